@@ -1,0 +1,101 @@
+"""Rows in the order of a score, with ties kept together.
+
+Every rank-based metric reads its value from cumulative sums at the ends of groups of tied
+scores. Rows tied in score share their group's mean, so no value depends on row order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Scores in ascending order and one value a row, summed up to each tie group's end.
+
+    The sums may have leading dimensions: many resampled sets of the same groups at once,
+    each of the same number of rows. A resampled group may be empty.
+    """
+
+    score: Tensor  # (G,) the distinct scores, ascending, float64
+    bounds: Tensor  # (..., G+1) positions 0..N at which the groups begin and end
+    values: Tensor  # (..., G+1) sum of the values up to each bound, float64
+    scores: Tensor  # (..., G+1) sum of the scores up to each bound, float64
+
+    @property
+    def num_rows(self) -> int:
+        """N, ties counted."""
+        return int(self.bounds.reshape(-1)[-1])
+
+    def up_to(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of values and of scores over the first ``positions`` rows.
+
+        Inside a tie group both sums grow linearly: each row carries its group's mean.
+        """
+        batch = self.bounds.shape[:-1]
+        wanted = positions.to(self.bounds.device).expand(*batch, -1).contiguous()
+        group = torch.searchsorted(self.bounds, wanted, right=True).sub_(1)
+        group.clamp_max_(len(self.score) - 1)
+        begin, end = self.bounds.gather(-1, group), self.bounds.gather(-1, group + 1)
+        share = (wanted - begin).double() / (end - begin).clamp_min(1).double()
+        below = [total.gather(-1, group) for total in (self.values, self.scores)]
+        above = [total.gather(-1, group + 1) for total in (self.values, self.scores)]
+        value, score = (low + share * (high - low) for low, high in zip(below, above, strict=True))
+        return value, score
+
+
+def rank(score: Tensor, values: Tensor) -> Ranked:
+    """Sort rows by score and gather them into groups of ties."""
+    ordered, carried = _sort(score, values)
+    last = torch.ones_like(ordered, dtype=torch.bool)
+    torch.ne(ordered[1:], ordered[:-1], out=last[:-1])
+    ends = (
+        torch.from_numpy(np.flatnonzero(last.numpy()))
+        if last.device.type == "cpu"
+        else last.nonzero().squeeze(1)
+    )
+    zero = torch.zeros(1, dtype=torch.int64, device=ends.device)
+    bounds = torch.cat((zero, ends + 1))
+    return Ranked(
+        score=ordered[ends].double(),
+        bounds=bounds,
+        values=_cumulative(carried)[bounds],
+        scores=_cumulative(ordered)[bounds],
+    )
+
+
+def _cumulative(values: Tensor) -> Tensor:
+    total = torch.zeros(len(values) + 1, dtype=torch.float64, device=values.device)
+    torch.cumsum(values, 0, dtype=torch.float64, out=total[1:])
+    return total
+
+
+def _sort(score: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort by score, carrying the values along."""
+    if values.dtype == torch.bool and score.dtype in _WHOLE:
+        low, high = torch.aminmax(score)
+        if float(low) >= 0 and float(high) < 2:
+            return _sort_packed(score, values)
+    order = torch.argsort(score)
+    return score[order], values[order]
+
+
+def _sort_packed(score: Tensor, flag: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort scores in [0, 2) with a bit each, an order of magnitude faster than an argsort.
+
+    The bits of non-negative floats order as the floats do, and below 2 the top two are
+    free: the score moves up by one bit, the flag takes the lowest, and whole numbers are
+    sorted by radix.
+    """
+    whole = _WHOLE[score.dtype]
+    positive = score.contiguous() + 0.0  # −0.0 becomes 0.0
+    packed = positive.view(whole).bitwise_left_shift(1).bitwise_or_(flag.to(whole))
+    packed = torch.sort(packed).values
+    return packed.bitwise_right_shift(1).view(score.dtype), packed.bitwise_and(1).bool()
+
+
+_WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}

@@ -1,0 +1,68 @@
+"""Metrics: pure functions of predictions and labels, each over a small streaming state.
+
+``preds`` are logits unless ``from_logits=False``; shapes (N,K), binary (N,) and dense
+(N,K,...), with ``ignore_index``. The same metrics as ``torchmetrics.Metric`` classes are
+in ``calibrant.metrics.modules``, imported only when used.
+"""
+
+from calibrant.metrics.classwise import (
+    brier_calibration,
+    brier_refinement,
+    classwise_ece,
+    marginal_ece,
+)
+from calibrant.metrics.kernel import kde_ece
+from calibrant.metrics.means import accuracy, brier, classwise_nll_std, mean_entropy, nll
+from calibrant.metrics.ood import fpr95, ood_auroc
+from calibrant.metrics.registry import available, measure
+from calibrant.metrics.segmentation import miou
+from calibrant.metrics.selective import (
+    augrc,
+    aurc,
+    aurc_from_scores,
+    coverage_at_risk,
+    e_aurc,
+    failure_auroc,
+    risk_at_coverage,
+)
+from calibrant.metrics.toplabel import (
+    adaptive_ece,
+    debiased_ece,
+    ece,
+    ks_error,
+    mce,
+    smooth_ece,
+    sweep_ece,
+)
+
+__all__ = [
+    "accuracy",
+    "adaptive_ece",
+    "augrc",
+    "aurc",
+    "aurc_from_scores",
+    "available",
+    "brier",
+    "brier_calibration",
+    "brier_refinement",
+    "classwise_ece",
+    "classwise_nll_std",
+    "coverage_at_risk",
+    "debiased_ece",
+    "e_aurc",
+    "ece",
+    "failure_auroc",
+    "fpr95",
+    "kde_ece",
+    "ks_error",
+    "marginal_ece",
+    "mce",
+    "mean_entropy",
+    "measure",
+    "miou",
+    "nll",
+    "ood_auroc",
+    "risk_at_coverage",
+    "smooth_ece",
+    "sweep_ece",
+]

@@ -1,0 +1,256 @@
+"""Calibration of every class's probability, not only of the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.binning import (
+    bin_index,
+    bin_sums,
+    check_bins,
+    mass_bounds,
+    nonzero_above,
+)
+from calibrant.functional.blocks import Array, Block
+from calibrant.functional.ranking import rank
+from calibrant.metrics.base import Measure, State, calibration_measure, choice, compute_one
+from calibrant.metrics.binned import check_order
+from calibrant.metrics.means import MeanState
+
+
+@dataclass
+class ClassBinState(State):
+    """Rows, sum of p_k and rows of class k, in each equal-width bin of p_k, for each k.
+
+    Only entries above the first edge are placed one by one; each row has fewer than
+    num_bins of them, however many classes there are. The first bin is what remains of the
+    column's total.
+    """
+
+    num_bins: int = 15
+    totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, M, 3)
+
+    sums = ("totals",)
+
+    def __post_init__(self) -> None:
+        self.num_bins = check_bins(self.num_bins)
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        classes, bins, rows = block.num_classes, self.num_bins, block.num_rows
+        probs = block.probs
+        size = classes * bins
+        where = nonzero_above(probs, 1.0 / bins)
+        values = probs.flatten()[where]
+        owner = where % classes if block.class_dim == 1 else where // rows
+        key = owner * bins + bin_index(values, bins)
+        count = bin_sums(key, size).view(classes, bins)
+        mass = bin_sums(key, size, values.double()).view(classes, bins)
+        # Per block in the precision of the block, pairwise; across blocks in float64.
+        column = probs.sum(1 - block.class_dim).double()
+        count[:, 0] = rows - count.sum(1)
+        mass[:, 0] = (column - mass.sum(1)).clamp_min_(0.0)
+        hit = bin_sums(block.target * bins + bin_index(block.true_prob, bins), size)
+        self.add("totals", torch.stack((count, mass, hit.view(classes, bins)), dim=2))
+
+
+@dataclass
+class ProbState(State):
+    """Every row's scores, for what needs them all: O(N·K) memory while streaming.
+
+    Given arrays in memory it keeps views of them, not copies (``copy=False``).
+    """
+
+    copy: bool = False
+    scores: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    normalisers: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    targets: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    logits: bool = field(default=True, init=False, repr=False)
+
+    kept = ("scores", "normalisers", "targets")
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        self.logits = block.from_logits
+        self.scores.append(block.raw.clone() if self.copy else block.raw)
+        self.normalisers.append(block.log_normaliser)
+        self.targets.append(block.target)
+
+    def columns(self, first: int, last: int) -> Tensor:
+        """p_k of every row for classes first..last−1: (N, last − first), float64."""
+        parts = [
+            (s[:, first:last].double() - n.unsqueeze(1)).exp_()
+            if self.logits
+            else s[:, first:last].double()
+            for s, n in zip(self.scores, self.normalisers, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def class_columns(self) -> Iterator[tuple[int, Tensor]]:
+        """Each class and its probabilities, drawn some columns at a time."""
+        num_rows, classes = len(self.joined("targets")), self.scores[0].shape[1]
+        step = max(1, min(classes, (1 << 22) // num_rows))
+        for begin in range(0, classes, step):
+            some = self.columns(begin, min(begin + step, classes)).t().contiguous()
+            for offset, column in enumerate(some):
+                yield begin + offset, column
+
+
+def mass_class_totals(state: ProbState, num_bins: int) -> Tensor:
+    """(K, M, 3) as ClassBinState holds, with bins of equal mass for each class."""
+    target = state.joined("targets")
+    narrow = state.scores[0].dtype != torch.float64
+    bins = min(check_bins(num_bins), len(target))
+    bounds = mass_bounds(len(target), bins)
+    rows = []
+    for k, column in state.class_columns():
+        # float32 sorts twice as fast, and holds all that float32 scores can tell.
+        hits, mass = rank(column.float() if narrow else column, target == k).up_to(bounds)
+        rows.append(torch.stack((bounds.to(mass).diff(), mass.diff(), hits.diff()), dim=1))
+    return torch.stack(rows)
+
+
+def class_errors(totals: Tensor, order: float) -> Tensor:
+    """Σ_b n_b/N |mean p_k − frequency of k|^p of each class k, not yet rooted."""
+    count, mass, hit = totals.unbind(-1)
+    gap = (mass - hit).abs() / count.clamp_min(1.0)
+    return (count * gap**order).sum(-1) / count.sum(-1)
+
+
+def classwise_error(totals: Tensor, order: float = 1) -> Tensor:
+    """Mean over classes of the rooted error of each."""
+    return (class_errors(totals, order) ** (1 / order)).mean(-1)
+
+
+def marginal_error(totals: Tensor, order: float = 2, class_reduction: str = "mean") -> Tensor:
+    """Root of the mean (or sum) over classes of the error of each."""
+    errors = class_errors(totals, order)
+    total = errors.mean(-1) if class_reduction == "mean" else errors.sum(-1)
+    return total ** (1 / order)
+
+
+def _cells(binning: str, num_bins: int) -> tuple[Callable[[], State], Callable[[Any], Tensor]]:
+    """The state of a binning, and how (K, M, 3) cells are had from it."""
+    check_bins(num_bins)
+    if choice("binning", binning, ("width", "mass")) == "width":
+        return partial(ClassBinState, num_bins), lambda state: state.total("totals")
+    return ProbState, lambda state: mass_class_totals(state, num_bins)
+
+
+def classwise_ece_measure(
+    *, num_bins: int = 15, order: float = 1, binning: str = "width"
+) -> Measure:
+    """Mean over classes of each class's calibration error."""
+    error = partial(classwise_error, order=check_order(order))
+    return calibration_measure("classwise_ece", *_cells(binning, num_bins), error)
+
+
+def marginal_ece_measure(
+    *,
+    num_bins: int = 15,
+    order: float = 2,
+    binning: str = "width",
+    class_reduction: str = "mean",
+) -> Measure:
+    """Root of the mean over classes of the squared calibration error."""
+    choice("class_reduction", class_reduction, ("mean", "sum"))
+    error = partial(marginal_error, order=check_order(order), class_reduction=class_reduction)
+    return calibration_measure("marginal_ece", *_cells(binning, num_bins), error)
+
+
+def _calibration_part(totals: Tensor) -> Tensor:
+    return class_errors(totals, 2.0).sum(-1)
+
+
+def brier_calibration_measure(*, num_bins: int = 15) -> Measure:
+    """The part of the Brier score that recalibration could remove."""
+    cells = _cells("width", num_bins)
+    return calibration_measure("brier_calibration", *cells, _calibration_part)
+
+
+def brier_refinement_measure(*, num_bins: int = 15) -> Measure:
+    """The part of the Brier score that recalibration cannot remove."""
+
+    def compute(score: MeanState, state: ClassBinState) -> Tensor:
+        return score.mean() - _calibration_part(state.total("totals"))
+
+    states = (partial(MeanState, "brier"), partial(ClassBinState, num_bins))
+    return Measure("brier_refinement", states, compute)
+
+
+def classwise_ece(
+    preds: Array,
+    target: Array,
+    *,
+    num_bins: int = 15,
+    order: float = 1,
+    binning: str = "width",
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+) -> Any:
+    """Class-wise ECE, 1/K Σ_k (Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p).
+
+    ``binning="mass"`` is cwECE^a of the r-AURC paper; it ranks every class and keeps all
+    rows. Classes without rows count: their probability should be near 0.
+    """
+    measure = classwise_ece_measure(num_bins=num_bins, order=order, binning=binning)
+    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+
+
+def marginal_ece(
+    preds: Array,
+    target: Array,
+    *,
+    num_bins: int = 15,
+    order: float = 2,
+    binning: str = "width",
+    class_reduction: str = "mean",
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+) -> Any:
+    """Marginal calibration error (Kumar et al. 2019): the mean over classes under the root.
+
+    (mean_k Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p), p = 2.
+    ``class_reduction="sum"`` fits the size of table 6 of the soft-calibration paper.
+    """
+    measure = marginal_ece_measure(
+        num_bins=num_bins, order=order, binning=binning, class_reduction=class_reduction
+    )
+    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+
+
+def brier_calibration(
+    preds: Array,
+    target: Array,
+    *,
+    num_bins: int = 15,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+) -> Any:
+    """Calibration part of the Brier score, Σ_k Σ_b n_b/N (mean p_k − frequency of k in b)².
+
+    E‖p − y‖² = E‖p − E[y|p]‖² + E‖E[y|p] − y‖²: calibration plus refinement. The
+    conditional mean is estimated class by class in equal-width bins of p_k;
+    ``brier_refinement`` is the rest, so the two sum to the Brier score exactly.
+    """
+    measure = brier_calibration_measure(num_bins=num_bins)
+    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+
+
+def brier_refinement(
+    preds: Array,
+    target: Array,
+    *,
+    num_bins: int = 15,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+) -> Any:
+    """Refinement part of the Brier score: ``brier`` less ``brier_calibration``."""
+    measure = brier_refinement_measure(num_bins=num_bins)
+    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)

@@ -1,0 +1,188 @@
+"""Means over rows: accuracy, negative log-likelihood, Brier score, entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.binning import bin_sums
+from calibrant.functional.blocks import Array, Block
+from calibrant.metrics.base import Measure, State, compute_one
+
+
+@dataclass
+class MeanState(State):
+    """Count and sum of one quantity of a row; infinite ones are counted apart."""
+
+    quantity: str  # an attribute of Block
+    totals: Tensor | None = field(default=None, init=False, repr=False)
+
+    sums = ("totals",)
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        values = getattr(block, self.quantity).double()
+        infinite = torch.isinf(values).sum() if self.quantity == "nll" else torch.zeros(())
+        total = values.sum()
+        count = torch.full_like(total, values.numel())
+        self.add("totals", torch.stack((count, total, infinite.to(total))))
+
+    def mean(self) -> Tensor:
+        """The mean over all rows."""
+        count, total, _ = self.total("totals")
+        return total / count
+
+    def infinite(self) -> int:
+        """How many rows were infinite."""
+        return int(self.total("totals")[2])
+
+
+@dataclass
+class RowState(State):
+    """One quantity of every row, kept: what a bootstrap over rows needs."""
+
+    quantity: str
+    rows: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    kept = ("rows",)
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        self.rows.append(getattr(block, self.quantity).double())
+
+
+@dataclass
+class PredictedState(State):
+    """How many rows were predicted to be of each class."""
+
+    totals: Tensor | None = field(default=None, init=False, repr=False)  # (K,)
+
+    sums = ("totals",)
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        self.add("totals", bin_sums(block.predicted, block.num_classes))
+
+
+@dataclass
+class ClassMeanState(State):
+    """Count and sum of one quantity for the rows of each true class."""
+
+    quantity: str
+    totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, 2)
+
+    sums = ("totals",)
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        values = getattr(block, self.quantity).double()
+        counts = bin_sums(block.target, block.num_classes)
+        totals = bin_sums(block.target, block.num_classes, values)
+        self.add("totals", torch.stack((counts, totals), dim=1))
+
+    def means(self) -> Tensor:
+        """The mean of each class; NaN where the class is absent."""
+        counts, totals = self.total("totals").unbind(1)
+        return totals / counts
+
+
+def accuracy_measure() -> Measure:
+    """Share of rows whose prediction is right."""
+    return Measure("accuracy", (partial(MeanState, "correct"),), MeanState.mean, "higher", "mean")
+
+
+def nll_measure() -> Measure:
+    """Mean of −ln p_y."""
+    return Measure("nll", (partial(MeanState, "nll"),), MeanState.mean, kind="mean")
+
+
+def brier_measure() -> Measure:
+    """Mean of Σ_k (p_k − 1[k=y])²."""
+    return Measure("brier", (partial(MeanState, "brier"),), MeanState.mean, kind="mean")
+
+
+def mean_entropy_measure() -> Measure:
+    """Mean entropy of the predicted distribution, in nats."""
+    return Measure("mean_entropy", (partial(MeanState, "entropy"),), MeanState.mean, kind="mean")
+
+
+def classwise_nll_std_measure() -> Measure:
+    """Spread of the class-wise losses."""
+
+    def compute(state: ClassMeanState) -> Tensor:
+        means = state.means()
+        present = means[~means.isnan()]
+        if bool(present.isinf().any()):
+            return present.amax()
+        return present.std() if len(present) > 1 else torch.zeros_like(means[0])
+
+    return Measure("classwise_nll_std", (partial(ClassMeanState, "nll"),), compute)
+
+
+def accuracy(
+    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+) -> Any:
+    """Share of rows whose largest score is the true class; ties go to the first class.
+
+    >>> import torch
+    >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])).item()
+    0.5
+    """
+    return compute_one(
+        accuracy_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+    )
+
+
+def nll(
+    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+) -> Any:
+    """Negative log-likelihood, the mean of −ln p_y in nats.
+
+    Infinite where probabilities are given and some p_y is exactly 0.
+    """
+    return compute_one(
+        nll_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+    )
+
+
+def brier(
+    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+) -> Any:
+    """Brier score, the mean of Σ_k (p_k − 1[k=y])², between 0 and 2."""
+    return compute_one(
+        brier_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+    )
+
+
+def mean_entropy(
+    preds: Array,
+    target: Array | None = None,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+) -> Any:
+    """Mean entropy −Σ_k p_k ln p_k of the predicted distributions, in nats. Needs no labels."""
+    return compute_one(
+        mean_entropy_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+    )
+
+
+def classwise_nll_std(
+    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+) -> Any:
+    """Standard deviation (unbiased) over the classes present of their mean −ln p_y.
+
+    The quantity class-wise loss scaling says tracks ECE. Zero where fewer than two classes
+    are present, infinite where some p_y is exactly 0.
+    """
+    return compute_one(
+        classwise_nll_std_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+    )

@@ -1,0 +1,47 @@
+"""Mean intersection over union, for dense prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.functional.binning import bin_sums
+from calibrant.functional.blocks import Array, Block
+from calibrant.metrics.base import Measure, State, compute_one
+
+
+@dataclass
+class ConfusionState(State):
+    """Rows of each true class (first axis) predicted as each class (second)."""
+
+    totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, K)
+
+    sums = ("totals",)
+
+    def update(self, block: Block) -> None:
+        """Take in one block of rows."""
+        classes = block.num_classes
+        pairs = bin_sums(block.target * classes + block.predicted, classes * classes)
+        self.add("totals", pairs.view(classes, classes))
+
+
+def miou_measure() -> Measure:
+    """Mean intersection over union."""
+
+    def compute(state: ConfusionState) -> Tensor:
+        table = state.total("totals")
+        union = table.sum(0) + table.sum(1) - table.diagonal()
+        return (table.diagonal() / union)[union > 0].mean()
+
+    return Measure("miou", (ConfusionState,), compute, "higher")
+
+
+def miou(
+    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+) -> Any:
+    """Mean over the classes seen, in labels or predictions, of TP / (TP + FP + FN)."""
+    return compute_one(
+        miou_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+    )
