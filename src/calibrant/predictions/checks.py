@@ -1,0 +1,172 @@
+"""Checking the values of scores and labels in row blocks, and saying exactly what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from calibrant.functional.errors import InputError, first
+from calibrant.functional.rows import BLOCK_VALUES, Array, as_tensor, row_blocks
+
+_SHOWN = 5
+# A transfer per block is what costs on a device, not the cache.
+_DEVICE_BLOCK_VALUES = 1 << 24
+
+
+def _block_values(array: Array) -> int:
+    on_device = isinstance(array, torch.Tensor) and array.device.type != "cpu"
+    return _DEVICE_BLOCK_VALUES if on_device else BLOCK_VALUES
+
+
+class _Finding:
+    """Rows with one kind of fault: how many, and the first few with what was found there."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.shown: list[str] = []
+
+    def add(self, bad: torch.Tensor, start: int, values: torch.Tensor | None = None) -> None:
+        """``bad`` has a truth value per row; ``values`` the number to show for each row."""
+        found = bad.nonzero().flatten()
+        self.count += len(found)
+        for index in found[: _SHOWN + 1 - len(self.shown)].tolist():
+            value = "" if values is None else f" ({values[index].item():.6g})"
+            self.shown.append(f"{start + index}{value}")
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return f"1 row: row {self.shown[0]}"
+        return f"{self.count} rows (first rows: {first(self.shown, _SHOWN)})"
+
+
+class ScoreCheck:
+    """Values of logits or probabilities, checked block by block.
+
+    ``update`` costs one pass for the extremes (and one for the row sums of probabilities)
+    over a block that is in the cache; faults are searched for only where there are any.
+    """
+
+    def __init__(self, *, is_logits: bool) -> None:
+        self.is_logits = is_logits
+        self._what = "logits" if is_logits else "probabilities"
+        self._nan, self._plus, self._minus = _Finding(), _Finding(), _Finding()
+        self._outside, self._sums = _Finding(), _Finding()
+        self._worst_row, self._worst_sum, self._tolerance = -1, 1.0, 1e-3
+        self._all_negative = True
+
+    def update(self, block: Array, start: int) -> None:
+        """Look at one block whose first row is row ``start``."""
+        scores = as_tensor(block)
+        low, high = (extreme.item() for extreme in torch.aminmax(scores))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            rows = scores.reshape(len(scores), -1)
+            self._nan.add(rows.isnan().any(1), start)
+            self._plus.add((rows == math.inf).any(1), start)
+            self._minus.add((rows == -math.inf).any(1), start)
+        elif not self.is_logits:
+            self._check_probabilities(scores, start, low, high)
+
+    def _check_probabilities(
+        self, scores: torch.Tensor, start: int, low: float, high: float
+    ) -> None:
+        half = scores.dtype in (torch.float16, torch.bfloat16)
+        self._all_negative &= high <= 0
+        # A rounded softmax may exceed one by an ulp; a binary score's 1 - p must not go negative.
+        limit = 1.0 if scores.ndim == 1 else 1.0 + (1e-2 if half else 1e-6)
+        if low < 0 or high > limit:
+            rows = scores.reshape(len(scores), -1)
+            low_row, high_row = rows.aminmax(dim=1)
+            shown = torch.where(low_row < 0, low_row, high_row)
+            self._outside.add((low_row < 0) | (high_row > limit), start, shown)
+        if scores.ndim == 1:
+            return
+        self._tolerance = 1e-2 if half else 1e-3
+        sums = scores.sum(1, dtype=torch.float32 if half else None).reshape(len(scores), -1)
+        errors, position = (sums - 1).abs().max(dim=1)
+        worst = int(errors.argmax())
+        if errors[worst] > self._tolerance:
+            rows_sums = sums.gather(1, position[:, None]).flatten()
+            self._sums.add(errors > self._tolerance, start)
+            if errors[worst] > abs(self._worst_sum - 1):
+                self._worst_row, self._worst_sum = start + worst, rows_sums[worst].item()
+
+    def finish(self) -> None:
+        """Raise for the most basic fault found, if any."""
+        if self._nan.count:
+            raise InputError(
+                f"{self._what} have NaN or missing values in {self._nan}: find why the model gave "
+                f"them, or drop those rows"
+            )
+        if self._plus.count:
+            raise InputError(f"{self._what} are infinite in {self._plus}: the model overflowed")
+        if self._minus.count:
+            advice = (
+                "that is the logarithm of probability 0: give the probabilities themselves "
+                "(from_probs), or a floor such as -100"
+                if self.is_logits
+                else "if these are log-probabilities, give their exponentials"
+            )
+            raise InputError(f"{self._what} are -inf in {self._minus}: {advice}")
+        if self._outside.count:
+            advice = "if these are logits, say so: from_logits, or kind='logits' for a file"
+            if self._all_negative:
+                advice = "if these are log-probabilities they are valid logits: from_logits"
+            raise InputError(f"probabilities outside [0, 1] in {self._outside}: {advice}")
+        if self._sums.count:
+            raise InputError(
+                f"probabilities do not sum to one in {self._sums}; the worst is row "
+                f"{self._worst_row} with sum {self._worst_sum:.6g} (tolerance "
+                f"{self._tolerance:g}): normalise them, give logits (from_logits), or, if each "
+                f"class was judged on its own, multilabel is not supported"
+            )
+
+
+def check_scores(scores: Array, *, is_logits: bool) -> None:
+    """Check a whole array in memory, without a second one of its size."""
+    check = ScoreCheck(is_logits=is_logits)
+    for start, block in row_blocks(scores, _block_values(scores)):
+        check.update(block, start)
+    check.finish()
+
+
+def check_labels(labels: Array, num_classes: int, ignore_index: int | None) -> None:
+    """Every label must be in 0..K-1 or be ``ignore_index``, and one at least must count."""
+    bad_count, kept, lowest = 0, 0, num_classes
+    finding, values = _Finding(), set[int]()
+    for start, block in row_blocks(labels, _block_values(labels)):
+        found = as_tensor(block).to(torch.int64)
+        low, high = (int(extreme) for extreme in torch.aminmax(found))
+        lowest = min(lowest, low)
+        counted = None if ignore_index is None else found != ignore_index
+        kept += found.numel() if counted is None else int(counted.sum())
+        if low < 0 or high >= num_classes:
+            bad = (found < 0) | (found >= num_classes)
+            if counted is not None:
+                bad &= counted
+            bad_count += int(bad.sum())
+            values.update(torch.unique(found[bad]).tolist())
+            finding.add(bad.reshape(len(bad), -1).any(1), start)
+    if bad_count:
+        shown = first(sorted(values))
+        raise InputError(
+            f"labels out of range: {bad_count} not in 0 to {num_classes - 1} "
+            f"(K = {num_classes} classes), values {shown}, in {finding}"
+            f"{_label_hint(values, lowest, num_classes)}"
+        )
+    if kept == 0:
+        raise InputError(f"no label is left: every one equals ignore_index ({ignore_index})")
+
+
+def _label_hint(bad: set[int], lowest: int, num_classes: int) -> str:
+    if bad == {num_classes} and lowest >= 1:
+        return ": they look counted from 1, subtract 1"
+    if bad == {-1} and num_classes == 2 and lowest == -1:
+        return (
+            ": if -1 marks what is to be left out, say ignore_index=-1; "
+            "if it is the negative class, give (labels + 1) // 2"
+        )
+    if len(bad) == 1 and next(iter(bad)) in (255, -1, -100):
+        value = next(iter(bad))
+        return f": if {value} marks what is to be left out, say ignore_index={value}"
+    return ": are there more classes than columns of scores?"

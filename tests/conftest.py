@@ -1,0 +1,27 @@
+"""Fixtures every test may use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def find_data() -> Path | None:
+    """The folder of real data, where there is one: it is never part of the package."""
+    named = os.environ.get("CALIBRANT_TEST_DATA")
+    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    return folder if (folder / "logits").is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Real data beside the checkout, or a skip."""
+    folder = find_data()
+    if folder is None:
+        pytest.skip("no real data here (set CALIBRANT_TEST_DATA to a folder that has some)")
+    return folder
