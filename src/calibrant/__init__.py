@@ -1,0 +1,53 @@
+"""calibrant: confidence you can believe.
+
+>>> import calibrant
+>>> import numpy as np
+>>> logits, labels = np.random.default_rng(0).normal(size=(500, 4)), np.arange(500) % 4
+>>> evaluation = calibrant.evaluate(calibrant.Predictions.from_logits(logits, labels))
+>>> evaluation.verdict.direction
+'overconfident'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from calibrant._version import __version__
+
+if TYPE_CHECKING:
+    from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
+    from calibrant.functional.errors import InputError
+    from calibrant.predictions import Predictions
+
+__all__ = [
+    "Evaluation",
+    "InputError",
+    "Predictions",
+    "__version__",
+    "bootstrap_interval",
+    "compare",
+    "evaluate",
+]
+
+# Imported when first asked for, so that `import calibrant` costs next to nothing.
+_HOME = {
+    "Evaluation": "calibrant.evaluation",
+    "InputError": "calibrant.functional.errors",
+    "Predictions": "calibrant.predictions",
+    "bootstrap_interval": "calibrant.evaluation",
+    "compare": "calibrant.evaluation",
+    "evaluate": "calibrant.evaluation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in ("metrics", "report"):
+        return import_module(f"calibrant.{name}")
+    raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "metrics", "report"])

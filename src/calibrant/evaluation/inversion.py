@@ -1,0 +1,203 @@
+"""Intervals for calibration errors, which a naive bootstrap gets wrong.
+
+The plug-in estimate of a calibration error is biased upward: noise in each bin's accuracy
+adds to it, so that a perfectly calibrated model shows an error above 0, and resampling
+adds the same noise again. A percentile interval can miss the truth entirely.
+
+Here the interval is found by inverting a test. A path of possible truths runs from
+"calibrated" (τ = 0) through a smooth estimate of the miscalibration (τ = 1) and beyond;
+for each point on it the distribution of the *plug-in* value is simulated, and the interval
+holds the true errors under which the value observed is not extreme. The middle of that
+comparison, the truth under which the observed value would be the median, is the
+bias-corrected estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Floats: TypeAlias = NDArray[np.float64]
+Statistic: TypeAlias = Callable[[Tensor], Tensor]
+
+_POINTS = 13  # on the path of possible truths
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval for the true value, and an estimate corrected for bias."""
+
+    low: float
+    high: float
+    estimate: float
+
+
+def invert(
+    totals: Tensor,
+    statistic: Statistic,
+    *,
+    population: Statistic | None = None,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Interval of a calibration error computed from cells.
+
+    ``totals`` is (..., 3): rows, sum of confidence and sum of correctness of each cell (a
+    bin, or a bin of a class). ``statistic`` maps (R, ..., 3) to (R,), ``population`` is the
+    same without any correction for noise.
+    """
+    cells = totals.detach().cpu().double().numpy()
+    count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
+    path = _path(count, mean, _ratio(cells[..., 2], count))
+    observed = float(statistic(totals.detach().cpu().double().unsqueeze(0))[0])
+    truth = population or statistic
+
+    def expected(tau: float) -> float:
+        chance = path(tau)
+        exact = np.stack((count, count * mean, count * chance), axis=-1)
+        return float(truth(torch.from_numpy(exact[None]))[0])
+
+    draw = _Simulator(count, mean, statistic, resamples, seed)
+    noise = draw(path(0.0))
+    at_observed = draw(path(_solve(expected, observed)))
+    reach = observed + 4.0 * max(float(noise.std()), float(at_observed.std()))
+    taus = np.linspace(0.0, _solve(expected, reach), _POINTS)
+    errors = np.array([expected(tau) for tau in taus])
+    tail = (1.0 - level) / 2.0
+    marks = np.empty((len(taus), 3))
+    for index, tau in enumerate(taus):
+        drawn = noise if tau == 0 else draw(path(tau))
+        marks[index] = np.quantile(drawn, (1 - tail, 0.5, tail))
+    marks = np.maximum.accumulate(marks, axis=0)
+    low, middle = (_cross(observed, marks[:, i], errors) for i in (0, 1))
+    # A value below what even a calibrated model shows says no more than its typical value.
+    high = _cross(max(observed, marks[0, 1]), marks[:, 2], errors)
+    return Interval(low, max(high, middle), middle)
+
+
+def chance_level(
+    totals: Tensor,
+    statistic: Statistic,
+    *,
+    quantile: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> float:
+    """The plug-in value a perfectly calibrated model of these confidences reaches by chance."""
+    cells = totals.detach().cpu().double().numpy()
+    mean = _ratio(cells[..., 1], cells[..., 0])
+    drawn = _Simulator(cells[..., 0], mean, statistic, resamples, seed)(mean)
+    return float(np.quantile(drawn, quantile))
+
+
+def _ratio(total: Floats, count: Floats) -> Floats:
+    return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+
+
+def _path(count: Floats, mean: Floats, rate: Floats) -> Callable[[float], Floats]:
+    """P(right) of each cell along the path: mean confidence plus τ times a smooth gap.
+
+    The gap is a logistic recalibration of the cells, two parameters, plus what each cell
+    deviates from it, shrunk by how much of that deviation noise explains: judged over all
+    bins, or, where every class has its bins, over the classes of each bin.
+    """
+    full = count > 0
+    smooth = np.zeros_like(mean)
+    smooth[full] = _logistic(count[full], mean[full], rate[full])
+    noise = np.where(full, smooth * (1 - smooth) / np.maximum(count, 1e-300), 0.0)
+    rest = np.where(full, rate - smooth, 0.0)
+    axis = 0 if count.ndim > 1 else None
+    weight = count.sum(axis=axis, keepdims=True)
+    excess = (count * (rest**2 - noise)).sum(axis=axis, keepdims=True) / np.maximum(weight, 1.0)
+    kept = np.maximum(excess, 0.0) / (np.maximum(excess, 0.0) + noise + 1e-300)
+    gap = np.where(full, smooth - mean + rest * kept, 0.0)
+    if float(np.abs(gap).max()) < 1e-9:
+        gap[full] = 1e-3
+
+    def at(tau: float) -> Floats:
+        return np.clip(mean + tau * gap, 0.0, 1.0)
+
+    return at
+
+
+def _logistic(count: Floats, mean: Floats, rate: Floats) -> Floats:
+    """Fit logit P(right) = a + b·logit(confidence), ridge toward the identity, by Newton."""
+    clipped = np.clip(mean, 1e-6, 1 - 1e-6)
+    design = np.stack((np.ones_like(clipped), np.log(clipped / (1 - clipped))))
+    weights = np.array([0.0, 1.0])
+    for _ in range(25):
+        fitted = 1 / (1 + np.exp(-np.clip(weights @ design, -30, 30)))
+        slope = design @ (count * (fitted - rate)) + (weights - (0.0, 1.0))
+        curve = (design * (count * fitted * (1 - fitted))) @ design.T + np.eye(2)
+        step = np.linalg.solve(curve, slope)
+        weights = weights - np.clip(step, -2.0, 2.0)
+        if float(np.abs(step).max()) < 1e-8:
+            break
+    return 1 / (1 + np.exp(-np.clip(weights @ design, -30, 30)))
+
+
+class _Simulator:
+    """Draws plug-in values at any point of the path, all from the same numbers of rows."""
+
+    def __init__(
+        self, count: Floats, mean: Floats, statistic: Statistic, resamples: int, seed: int
+    ) -> None:
+        self.generator = np.random.default_rng(seed)
+        self.statistic = statistic
+        if count.ndim == 1:  # one set of bins: their sizes vary too
+            total = round(float(count.sum()))
+            rows = self.generator.multinomial(total, count / count.sum(), size=resamples)
+        else:
+            # Cells cut through a tie hold fractions of a row: rounded.
+            whole = np.rint(count).astype(np.int64)
+            rows = np.broadcast_to(whole, (resamples, *count.shape))
+        self.rows = rows
+        self.totals = np.empty((*rows.shape, 3))
+        self.totals[..., 0] = rows
+        self.totals[..., 1] = rows * mean
+
+    def __call__(self, chance: Floats) -> Floats:
+        """Plug-in values of data whose cells are right with these chances."""
+        spread = chance * (1 - chance)
+        # The normal limit is ten times faster to draw, and close enough from here on.
+        large = self.rows.mean(axis=0) * spread > 25
+        right = self.totals[..., 2]
+        rows = self.totals[..., 0][:, large]
+        deviation = np.sqrt(rows * spread[large])
+        drawn = rows * chance[large] + deviation * self.generator.standard_normal(rows.shape)
+        right[:, large] = np.clip(np.rint(drawn), 0, rows)
+        right[:, ~large] = self.generator.binomial(self.rows[:, ~large], chance[~large])
+        values: Floats = self.statistic(torch.from_numpy(self.totals)).numpy()
+        return values
+
+
+def _solve(expected: Callable[[float], float], error: float) -> float:
+    """The τ whose true error is a given one, or the last that probabilities allow."""
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        if expected(high) >= error:
+            break
+        low, high = high, 2.0 * high
+    for _ in range(12):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if expected(middle) >= error else (middle, high)
+    return high
+
+
+def _cross(value: float, marks: Floats, errors: Floats) -> float:
+    """The true error whose mark equals a value."""
+    if value <= marks[0]:
+        return float(errors[0])
+    if value >= marks[-1]:
+        return float(errors[-1])
+    upper = int(np.searchsorted(marks, value, side="left"))
+    width = marks[upper] - marks[upper - 1]
+    share = (value - marks[upper - 1]) / width if width > 0 else 1.0
+    return float(errors[upper - 1] + share * (errors[upper] - errors[upper - 1]))

@@ -1,0 +1,230 @@
+"""What an evaluation found: figures, tables and a verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.functional.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number, with a 95% interval for its true value where one was asked for.
+
+    ``corrected`` is the value less its known upward bias, for calibration errors.
+    """
+
+    name: str
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    corrected: float | None = None
+    better: str = "lower"
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Can these probabilities be believed? In words, and the numbers behind the words."""
+
+    direction: str  # "overconfident", "underconfident" or "neither"
+    headline: str
+    sentences: tuple[str, ...]
+    gap: float  # mean confidence − accuracy
+    gap_low: float
+    gap_high: float
+    p_value: float  # of the hypothesis that the top label is calibrated
+    chance_ece: float  # the ECE a calibrated model reaches by chance, 95% quantile
+
+
+@dataclass(frozen=True)
+class Tallies:
+    """The sums the tables are made from."""
+
+    bins: Floats  # (M, 3): rows, confidence, correctness, equal width
+    mass_bins: Floats  # (M, 3): the same, equal mass
+    mass_edges: Floats  # (M+1,)
+    class_bins: Floats  # (K, M, 3)
+    class_nll: Floats  # (K, 2): rows, sum
+    class_correct: Floats  # (K,)
+    class_predicted: Floats  # (K,)
+    coverage: Floats  # (C, 3): coverage, risk, threshold
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How far a classifier's probabilities can be believed, on one set of predictions."""
+
+    name: str
+    num_rows: int
+    num_ignored: int
+    num_classes: int
+    kind: str  # "logits" or "probs"
+    class_names: tuple[str, ...]
+    figures: dict[str, Figure]
+    settings: dict[str, Any]
+    tallies: Tallies = field(repr=False)
+    verdict: Verdict | None = None
+
+    def __getitem__(self, name: str) -> Figure:
+        if name not in self.figures:
+            raise InputError(f"{name!r} was not computed; found {', '.join(self.figures)}")
+        return self.figures[name]
+
+    @cached_property
+    def bins(self) -> pd.DataFrame:
+        """The reliability diagram in equal-width bins, with intervals and a band."""
+        count = len(self.tallies.bins)
+        return _bin_table(self.tallies.bins, np.arange(count + 1) / count, self.level)
+
+    @cached_property
+    def mass_bins(self) -> pd.DataFrame:
+        """The reliability diagram in bins of equal mass."""
+        return _bin_table(self.tallies.mass_bins, self.tallies.mass_edges, self.level)
+
+    @cached_property
+    def class_bins(self) -> Floats:
+        """(K, M, 3): rows, mean probability and frequency of each class's bins."""
+        count, mass, hit = np.moveaxis(self.tallies.class_bins, -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.stack((count, mass / count, hit / count), axis=-1)
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """One row a class: how often it is true, predicted and expected, and its errors."""
+        import pandas as pd
+
+        cells = self.tallies.class_bins
+        rows, losses = self.tallies.class_nll.T
+        total = cells[..., 0].sum(1)
+        mean_probability = cells[..., 1].sum(1) / total
+        frequency = rows / total
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return pd.DataFrame(
+                {
+                    "index": np.arange(self.num_classes),
+                    "name": list(self.class_names),
+                    "count": rows.astype(np.int64),
+                    "predicted": self.tallies.class_predicted.astype(np.int64),
+                    "frequency": frequency,
+                    "mean_probability": mean_probability,
+                    "gap": mean_probability - frequency,
+                    "recall": self.tallies.class_correct / rows,
+                    "precision": self.tallies.class_correct / self.tallies.class_predicted,
+                    "nll": losses / rows,
+                    "ece": np.abs(cells[..., 1] - cells[..., 2]).sum(1) / total,
+                }
+            )
+
+    @cached_property
+    def risk_coverage(self) -> pd.DataFrame:
+        """Error rate of the most confident rows, by the share accepted."""
+        import pandas as pd
+
+        return pd.DataFrame(self.tallies.coverage, columns=["coverage", "risk", "threshold"])
+
+    @property
+    def level(self) -> float:
+        """The confidence level of the intervals."""
+        return float(self.settings["confidence_level"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """The figures as a table, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(figure) for figure in self.figures.values()]).set_index("name")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values that JSON can hold; what is undefined is None."""
+        tables = {
+            "bins": self.bins.to_dict("records"),
+            "mass_bins": self.mass_bins.to_dict("records"),
+            "classes": self.classes.to_dict("records"),
+            "risk_coverage": self.risk_coverage.to_dict("list"),
+        }
+        plain = {
+            "name": self.name,
+            "num_rows": self.num_rows,
+            "num_ignored": self.num_ignored,
+            "num_classes": self.num_classes,
+            "kind": self.kind,
+            "class_names": list(self.class_names),
+            "verdict": None if self.verdict is None else asdict(self.verdict),
+            "figures": {name: asdict(figure) for name, figure in self.figures.items()},
+            **tables,
+            "settings": self.settings,
+        }
+        cleaned: dict[str, Any] = _plain(plain)
+        return cleaned
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The same as JSON text; infinite values are the strings "inf" and "-inf"."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+
+    def renamed(self, name: str) -> Evaluation:
+        """The same evaluation under another name."""
+        return replace(self, name=name)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def wilson(rate: Floats, count: Floats, level: float) -> tuple[Floats, Floats]:
+    """Wilson's score interval: sound for few rows and for rates near 0 and 1."""
+    from scipy.special import ndtri
+
+    z2 = float(ndtri(0.5 + level / 2)) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre = (rate + z2 / (2 * count)) / (1 + z2 / count)
+        half = np.sqrt(z2 * rate * (1 - rate) / count + (z2 / (2 * count)) ** 2) / (1 + z2 / count)
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+def _bin_table(cells: Floats, edges: Floats, level: float) -> pd.DataFrame:
+    """Bins with the interval of each accuracy and the band a calibrated model stays in."""
+    import pandas as pd
+    from scipy.stats import binom
+
+    count, confidence, correct = cells.T
+    tail = (1 - level) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean, accuracy = confidence / count, correct / count
+    accuracy_low, accuracy_high = wilson(accuracy, count, level)
+    whole = np.rint(count)
+    safe, rows = np.clip(np.nan_to_num(mean), 0, 1), np.maximum(whole, 1)
+    band = [np.where(whole > 0, binom.ppf(q, rows, safe) / rows, np.nan) for q in (tail, 1 - tail)]
+    return pd.DataFrame(
+        {
+            "low": edges[:-1],
+            "high": edges[1:],
+            "count": whole.astype(np.int64),
+            "confidence": mean,
+            "accuracy": accuracy,
+            "accuracy_low": accuracy_low,
+            "accuracy_high": accuracy_high,
+            "band_low": band[0],
+            "band_high": band[1],
+        }
+    )

@@ -1,0 +1,124 @@
+"""From numbers to words."""
+
+from __future__ import annotations
+
+from calibrant.evaluation.value import Figure, Verdict
+
+_SMALL_SAMPLE = 500
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share as a percentage, with more digits where it is small."""
+    if 0 < abs(value) < 0.001:
+        digits = max(digits, 2)
+    return f"{100 * value:.{digits}f}%"
+
+
+def chance_words(p_value: float) -> str:
+    """A p-value as a sentence's end."""
+    return "p < 0.001" if p_value <= 0.001 else f"p = {p_value:.3f}"
+
+
+def conclude(
+    *,
+    num_rows: int,
+    accuracy: float,
+    gap: float,
+    gap_low: float,
+    gap_high: float,
+    ece: Figure,
+    p_value: float,
+    chance_ece: float,
+    level: float,
+) -> Verdict:
+    """Say whether confidence can be believed, by how much it is off, and how sure that is."""
+    sure = p_value < 1 - level
+    confidence = accuracy + gap
+    if sure and gap_low > 0:
+        direction = "overconfident"
+    elif sure and gap_high < 0:
+        direction = "underconfident"
+    else:
+        direction = "neither"
+    low, high = ece.low or 0.0, ece.high if ece.high is not None else ece.value
+    return Verdict(
+        direction=direction,
+        headline=_headline(direction, sure, gap, confidence, accuracy, high),
+        sentences=(
+            _how_much(direction, gap, gap_low, gap_high, low, high, level),
+            _how_sure(sure, p_value, num_rows, level),
+            _what_size_shows(num_rows, chance_ece, ece.value, high, level),
+        ),
+        gap=gap,
+        gap_low=gap_low,
+        gap_high=gap_high,
+        p_value=p_value,
+        chance_ece=chance_ece,
+    )
+
+
+def _headline(
+    direction: str, sure: bool, gap: float, confidence: float, accuracy: float, high: float
+) -> str:
+    if direction == "neither":
+        if sure:
+            return (
+                "Neither over- nor underconfident on average, but confidence and accuracy "
+                "part ways in places."
+            )
+        return "No miscalibration was found: confidence matches accuracy as far as this data shows."
+    size = "slightly " if high < 0.01 else "strongly " if abs(gap) >= 0.1 else ""
+    return (
+        f"This classifier is {size}{direction}: on average it is {percent(confidence)} sure "
+        f"and right {percent(accuracy)} of the time."
+    )
+
+
+def _how_much(
+    direction: str,
+    gap: float,
+    gap_low: float,
+    gap_high: float,
+    low: float,
+    high: float,
+    level: float,
+) -> str:
+    side = "exceeds" if gap >= 0 else "falls short of"
+    near, far = sorted((abs(gap_low), abs(gap_high)))
+    span = (
+        f"{percent(near)} to {percent(far)}"
+        if gap_low * gap_high > 0
+        else f"{percent(gap_low)} to {percent(gap_high)}"
+    )
+    return (
+        f"Mean confidence {side} accuracy by {percent(abs(gap))} ({level:.0%} interval {span}); "
+        f"bin by bin, the true calibration error lies between {percent(low)} and {percent(high)}."
+    )
+
+
+def _how_sure(sure: bool, p_value: float, num_rows: int, level: float) -> str:
+    if sure:
+        return (
+            f"Were it perfectly calibrated, {num_rows:,} rows would hardly look like this "
+            f"({chance_words(p_value)})."
+        )
+    return (
+        f"A perfectly calibrated classifier could well look like this ({chance_words(p_value)}); "
+        "that is absence of evidence, and not proof of calibration."
+    )
+
+
+def _what_size_shows(
+    num_rows: int, chance_ece: float, value: float, high: float, level: float
+) -> str:
+    text = (
+        f"With {num_rows:,} rows, a perfectly calibrated classifier of these confidences would "
+        f"show an ECE of up to {percent(chance_ece)} by chance alone; this one shows "
+        f"{percent(value)}."
+    )
+    if num_rows < _SMALL_SAMPLE:
+        return text + (
+            f" So few rows cannot show small errors, nor rule out one as large as "
+            f"{percent(high)}: collect more before relying on this."
+        )
+    return text
