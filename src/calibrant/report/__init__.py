@@ -1,0 +1,8 @@
+"""Showing an evaluation: matplotlib pictures and one self-contained HTML page."""
+
+from __future__ import annotations
+
+from calibrant.report.page import render, write
+from calibrant.report.pictures import class_calibration, reliability_diagram, risk_coverage_curve
+
+__all__ = ["class_calibration", "reliability_diagram", "render", "risk_coverage_curve", "write"]

@@ -1,0 +1,90 @@
+// The mark that adds most to the ECE, among those from the first wanted on.
+report.heaviest = (marks, first = 0) => {
+  const weight = (mark) => mark.count * Math.abs(mark.x - mark.y);
+  let best = first;
+  marks.forEach((mark, i) => { if (i > first && weight(mark) > weight(marks[best])) best = i; });
+  return best;
+};
+
+// A reliability plot: claimed probability across, what happened upwards. Used for the top
+// confidence and for single classes.
+//   marks: [{x, y, low, high, bandLow, bandHigh, from, to, count, state, label}]
+//   choose(i): called when the reader points at, taps or focuses mark i
+// Returns {svg, show(i)}.
+report.reliabilityPlot = (width, { marks, rows, label, across, upwards, choose }) => {
+  const { svg: make, scale } = report;
+  const height = Math.round(Math.min(Math.max(width * 0.74, 290), 470));
+  const box = { left: 50, right: width - 12, top: 12, bottom: height - 46 };
+  const x = scale(0, 1, box.left, box.right);
+  const y = scale(0, 1, box.bottom, box.top);
+  const svg = report.canvas(width, height, label, "group");
+
+  for (const tick of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
+    const text = `${Math.round(100 * tick)}%`;
+    svg.append(
+      make("line", { class: "grid", x1: x(tick), x2: x(tick), y1: box.top, y2: box.bottom }),
+      make("line", { class: tick === 0 ? "axis" : "grid", x1: box.left, x2: box.right, y1: y(tick), y2: y(tick) }),
+      make("text", { x: x(tick), y: box.bottom + 18, "text-anchor": "middle" }, text),
+      make("text", { x: box.left - 8, y: y(tick) + 4, "text-anchor": "end" }, text),
+    );
+  }
+  const middle = (box.top + box.bottom) / 2;
+  svg.append(
+    make("text", { class: "title", x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" }, across),
+    make("text", { class: "title", transform: `translate(11 ${middle}) rotate(-90)`, "text-anchor": "middle" }, upwards),
+  );
+  const column = make("rect", { class: "focus-column", y: box.top, height: box.bottom - box.top, width: 0 });
+  svg.append(column);
+  for (const mark of marks.filter((each) => Number.isFinite(each.bandLow))) {
+    svg.append(make("rect", {
+      class: "band", x: x(mark.from), width: Math.max(x(mark.to) - x(mark.from), 1.5),
+      y: y(mark.bandHigh), height: Math.max(y(mark.bandLow) - y(mark.bandHigh), 1.5),
+    }));
+  }
+  svg.append(make("line", { class: "diagonal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
+
+  const list = make("g", { role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
+  const drawn = marks.map((mark, i) => {
+    const radius = 3.5 + 6 * Math.sqrt(mark.count / Math.max(rows, 1));
+    const group = make("g", {
+      class: `mark ${mark.state}`, role: "option", tabindex: -1, "aria-label": mark.label, "aria-selected": "false", "data-mark": i,
+    },
+    make("line", { class: "gap", x1: x(mark.x), x2: x(mark.x), y1: y(mark.x), y2: y(mark.y) }),
+    Number.isFinite(mark.low)
+      ? make("line", { class: "interval", x1: x(mark.x), x2: x(mark.x), y1: y(mark.low), y2: y(mark.high) }) : null,
+    make("circle", { class: "halo", cx: x(mark.x), cy: y(mark.y), r: radius + 4 }),
+    make("circle", { class: "dot", cx: x(mark.x), cy: y(mark.y), r: radius }));
+    group.addEventListener("focus", () => choose(i));
+    group.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+      const next = event.key === "Home" ? 0 : event.key === "End" ? marks.length - 1 : i + (by || NaN);
+      if (drawn[next]) { event.preventDefault(); drawn[next].focus(); }
+    });
+    return group;
+  });
+  list.append(...drawn);
+  svg.append(list);
+
+  // Mostly by column, a little by height: marks that crowd at one side can still be told apart.
+  report.follow(svg, (place) => {
+    let nearest = -1;
+    let least = Infinity;
+    marks.forEach((mark, i) => {
+      const distance = (x(mark.x) - place.x) ** 2 + 0.2 * (y(mark.y) - place.y) ** 2;
+      if (distance < least) { least = distance; nearest = i; }
+    });
+    if (nearest >= 0) choose(nearest);
+  });
+
+  const show = (chosen) => {
+    drawn.forEach((group, i) => {
+      group.classList.toggle("chosen", i === chosen);
+      group.setAttribute("aria-selected", String(i === chosen));
+      group.setAttribute("tabindex", i === chosen ? 0 : -1);
+    });
+    const mark = marks[chosen];
+    column.setAttribute("x", mark ? x(mark.from) : 0);
+    column.setAttribute("width", mark ? Math.max(x(mark.to) - x(mark.from), 2) : 0);
+  };
+  return { svg, show };
+};

@@ -1,0 +1,212 @@
+"""The report: one self-contained HTML file.
+
+The page is assembled from sections. A section is a template ``assets/sections/NAME.html``
+and, where it reacts to the reader, a script ``assets/sections/NAME.js``; adding one is
+writing those files and naming it in ``SECTIONS``. Styles and shared scripts lie beside
+them. Nothing is fetched: the page's own content security policy forbids every request and
+allows no script but the two written here, so a hostile class name has nothing to run with.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calibrant._version import __version__
+from calibrant.functional.errors import InputError
+from calibrant.report import words
+from calibrant.report.payload import embed, payload
+
+if TYPE_CHECKING:
+    from calibrant.evaluation import Evaluation, Figure, Verdict
+
+
+class Section(NamedTuple):
+    """One part of the page: the stem of its files, and its name in the list of contents."""
+
+    name: str
+    heading: str
+
+
+SECTIONS = (
+    Section("verdict", "Verdict"),
+    Section("figures", "Figures"),
+    Section("reliability", "Reliability"),
+    Section("classes", "Classes"),
+    Section("selective", "Selective prediction"),
+    Section("table", "Class table"),
+    Section("reading", "How to read this"),
+    Section("citing", "How to cite"),
+    Section("settings", "Settings"),
+)
+STYLES = ("tokens", "page", "sections", "charts", "print")
+SCRIPTS = ("core", "format", "svg", "plot")
+CARDS = ("accuracy", "ece", "nll", "brier")
+
+
+def render(evaluation: Evaluation, *, title: str | None = None) -> str:
+    """The report on an evaluation, as the text of one HTML file.
+
+    The same evaluation and title give the same text, byte for byte.
+
+    Args:
+        evaluation: what :func:`calibrant.evaluate` returned.
+        title: heading of the page; the name of the predictions when left out.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("calibrant.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=words.number,
+        percent=words.percent,
+        points=words.points,
+        probability=words.probability,
+        figure_text=lambda figure, value: words.figure_text(figure.name, value),
+    )
+    style = "\n".join(_asset(f"css/{name}.css") for name in STYLES)
+    early = _asset("js/theme.js")
+    script = "\n".join(
+        [
+            *(_asset(f"js/{name}.js") for name in SCRIPTS),
+            *(_asset(f"sections/{section.name}.js", missing="") for section in SECTIONS),
+            "report.start();",
+        ]
+    )
+    policy = (
+        f"default-src 'none'; style-src {_digest(style)}; img-src data:; "
+        f"script-src {_digest(early)} {_digest(script)}; base-uri 'none'; form-action 'none'"
+    )
+    cards, others = _cards(evaluation)
+    text = environment.get_template("page.html").render(
+        evaluation=evaluation,
+        title=evaluation.name if title is None else title,
+        version=__version__,
+        sections=SECTIONS,
+        cards=cards,
+        others=others,
+        gauge=None if evaluation.verdict is None else _gauge(evaluation.verdict),
+        tone=_tone(evaluation),
+        settings=_settings(evaluation),
+        level=words.level(evaluation.settings),
+        policy=Markup(policy),
+        style=Markup(style),
+        early=Markup(early),
+        script=Markup(script),
+        data=Markup(embed(payload(evaluation))),
+    )
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def write(evaluation: Evaluation, path: str | Path, *, title: str | None = None) -> Path:
+    """Write the report to ``path``, whole or not at all, and return where it is.
+
+    Args:
+        evaluation: what :func:`calibrant.evaluate` returned.
+        path: the file to write; folders on the way are made, an existing file is replaced.
+        title: heading of the page; the name of the predictions when left out.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise InputError(
+            f"{target} is a folder; give the report a file name, such as {target / 'report.html'}."
+        )
+    text = render(evaluation, title=title)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _asset(name: str, missing: str | None = None) -> str:
+    from importlib.resources import files
+
+    file = files("calibrant.report").joinpath("assets", *name.split("/"))
+    if missing is not None and not file.is_file():
+        return missing
+    return file.read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """The source expression that allows exactly this inline style or script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _cards(evaluation: Evaluation) -> tuple[list[Figure], list[Figure]]:
+    """The four figures most readers look for, and the others."""
+    figures = evaluation.figures
+    cards = [figures[name] for name in CARDS if name in figures]
+    cards = cards or list(figures.values())[:4]
+    return cards, [figure for figure in figures.values() if figure not in cards]
+
+
+def _tone(evaluation: Evaluation) -> str:
+    """The colour of the verdict: its direction, or "mixed" where faults cancel out.
+
+    No net direction is not the same as no fault: a model can be too sure in one range and
+    too modest in another, and the test then says so.
+    """
+    verdict = evaluation.verdict
+    if verdict is None:
+        return "none"
+    if verdict.direction == "neither" and verdict.p_value < 1 - words.level_share(
+        evaluation.settings
+    ):
+        return "mixed"
+    return verdict.direction
+
+
+def _gauge(verdict: Verdict) -> dict[str, Any]:
+    """Where gap and interval lie on a line from underconfident to overconfident, in percent."""
+    ends = [abs(verdict.gap), abs(verdict.gap_low), abs(verdict.gap_high)]
+    reach = 1.15 * max(end for end in [*ends, 0.01] if end == end)
+    limit = next(
+        (step for step in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75) if step >= reach), 1.0
+    )
+
+    def place(value: float) -> float:
+        value = 0.0 if value != value else min(max(value, -limit), limit)
+        return round(50 + 50 * value / limit, 2)
+
+    return {
+        "limit": limit,
+        "low": place(verdict.gap_low),
+        "gap": place(verdict.gap),
+        "high": place(verdict.gap_high),
+    }
+
+
+def _settings(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Everything needed to come to the same numbers again."""
+    rows = [
+        ("predictions", evaluation.name),
+        ("rows", f"{evaluation.num_rows:,}"),
+        ("rows ignored", f"{evaluation.num_ignored:,}"),
+        ("classes", f"{evaluation.num_classes:,}"),
+        ("scores given as", "probabilities" if evaluation.kind == "probs" else evaluation.kind),
+    ]
+    named = {"version": "calibrant version", "num_bins": "bins"}
+    rows += [
+        (named.get(key, key.replace("_", " ")), _setting(value))
+        for key, value in evaluation.settings.items()
+    ]
+    return rows
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
