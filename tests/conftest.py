@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+# Test processes share the cores; more threads each would only wait for one another.
+torch.set_num_threads(1)
 
 sys.path.insert(0, str(Path(__file__).parent))
 

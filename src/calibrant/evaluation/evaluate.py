@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant._version import __version__
-from calibrant.evaluation.bootstrap import affordable, percentiles
+from calibrant.evaluation.bootstrap import affordable, kept_states, percentiles
 from calibrant.evaluation.hypothesis import calibration_test
 from calibrant.evaluation.intervals import (
     Plan,
@@ -18,7 +19,7 @@ from calibrant.evaluation.intervals import (
     recompute,
     row_intervals,
 )
-from calibrant.evaluation.inversion import chance_level
+from calibrant.evaluation.inversion import chance_level, invert
 from calibrant.evaluation.value import Evaluation, Figure, Tallies, Verdict
 from calibrant.evaluation.verdict import conclude
 from calibrant.functional.blocks import Array
@@ -46,6 +47,7 @@ DEFAULT_METRICS = (
     "e_aurc",
     "failure_auroc",
 )
+GAP = "confidence − accuracy"  # resampled with the rest, for the verdict
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
@@ -97,7 +99,7 @@ def evaluate(
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
     if resamples < 100:
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
-    measures = _measures(metrics, num_bins)
+    measures = choose_measures(metrics, num_bins)
     plan = Plan(confidence_level, resamples, seed)
     tables = _TableStates(
         BinState(num_bins),
@@ -109,13 +111,10 @@ def evaluate(
         MeanState("correct"),
     )
     built = {name: one.build() for name, one in measures.items()}
-    rows = {
-        states[0].quantity: RowState(states[0].quantity)
-        for name, states in built.items()
-        if intervals and measures[name].kind == "mean" and isinstance(states[0], MeanState)
-    }
+    by_row = {n: one for n, one in measures.items() if one.kind in ("mean", "selective")}
+    kept = kept_states(by_row, classes=False) if intervals else {}
     shared: dict[tuple[Any, ...], State] = {}
-    for state in (*tables, *rows.values(), *(s for states in built.values() for s in states)):
+    for state in (*tables, *kept.values(), *(s for states in built.values() for s in states)):
         shared.setdefault(state.options(), state)
     values = compute_all(
         list(measures.values()),
@@ -126,7 +125,8 @@ def evaluate(
     )
     num_rows = int(tables.accuracy.total("totals")[0])
     own = {name: [shared[s.options()] for s in states] for name, states in built.items()}
-    found = _intervals(measures, own, rows, predictions, plan) if intervals else {}
+    kept = {name: shared[state.options()] for name, state in kept.items()}
+    found = _intervals(measures, own, kept, tables.ranks, predictions, plan) if intervals else {}
     figures = {
         name: _figure(name, float(value), found.get(name), measures[name], own[name])
         for (name, value) in zip(measures, values, strict=True)
@@ -150,11 +150,12 @@ def evaluate(
             "dense": predictions.is_dense,
         },
         tallies=_tallies(tables, num_bins),
-        verdict=_verdict(tables, plan, predictions.is_dense) if intervals else None,
+        verdict=_verdict(tables, found[GAP], plan, predictions.is_dense) if intervals else None,
     )
 
 
-def _measures(metrics: Wanted | None, num_bins: int) -> dict[str, Measure]:
+def choose_measures(metrics: Wanted | None, num_bins: int) -> dict[str, Measure]:
+    """Measures by name, those that bin with ``num_bins`` bins unless they say otherwise."""
     wanted = DEFAULT_METRICS if metrics is None else metrics
     if isinstance(wanted, str):
         wanted = (wanted,)
@@ -200,35 +201,33 @@ def _batches(predictions: Predictions, progress: bool) -> Iterator[tuple[Array, 
 def _intervals(
     measures: dict[str, Measure],
     own: dict[str, list[State]],
-    rows: dict[str, RowState],
+    kept: dict[str, State],
+    ranks: RankState,
     predictions: Predictions,
     plan: Plan,
 ) -> dict[str, tuple[float, float, float | None]]:
-    """(low, high, corrected) of each figure that has an interval."""
+    """(low, high, corrected) of each figure that has an interval, and of the gap."""
     found: dict[str, tuple[float, float, float | None]] = {}
-    means: dict[str, Tensor] = {}
-    selective: dict[str, tuple[Measure, RankState]] = {}
+    gap = RowState(GAP)
+    gap.rows.append(_gap(ranks))
+    rows: dict[str, State] = {GAP: gap}
     others: dict[str, Measure] = {}
     for name, one in measures.items():
-        state = own[name][0]
         if one.kind == "calibration":
-            interval = calibration_interval(one, state, plan)
+            interval = calibration_interval(one, own[name][0], plan)
             found[name] = (interval.low, interval.high, interval.estimate)
-        elif one.kind == "mean" and isinstance(state, MeanState):
-            values = rows[state.quantity].joined("rows")
-            if bool(torch.isfinite(values).all()):
-                means[name] = values
-        elif one.kind == "selective" and isinstance(state, RankState):
-            selective[name] = (one, state)
-        else:
+        elif name not in kept:
             others[name] = one
-    for name, (low, high) in row_intervals(means, selective, plan).items():
+        elif not _infinite(own[name][0]):
+            rows[name] = kept[name]
+    by_row = {**measures, GAP: measure("accuracy")}
+    for name, (low, high) in row_intervals(by_row, rows, ranks.ranked().num_rows, plan).items():
         found[name] = (low, high, None)
     if others:
         held = predictions.in_memory()
         draws = recompute(
             list(others.values()),
-            [lambda index: (held.scores[index], held.labels[index])],  # type: ignore[index]
+            [lambda index: (held.array[index], held.labels[index])],
             held.num_rows,
             resamples=min(200, affordable(held.num_rows, plan.resamples)),
             seed=plan.seed,
@@ -237,6 +236,11 @@ def _intervals(
         for column, name in enumerate(others):
             found[name] = (*percentiles(draws[:, 0, column], plan.level), None)
     return found
+
+
+def _infinite(state: State) -> int:
+    """How many rows were infinite: then a mean has no interval."""
+    return state.infinite() if isinstance(state, MeanState) else 0
 
 
 def _figure(
@@ -248,8 +252,7 @@ def _figure(
 ) -> Figure:
     note = None
     low, high, corrected = interval or (None, None, None)
-    if isinstance(states[0], MeanState) and states[0].infinite():
-        number = states[0].infinite()
+    if number := _infinite(states[0]):
         note = f"{number:,} row{'s' if number > 1 else ''} gave the true class probability 0"
     elif high is not None and value > high:
         note = "chance adds to the plug-in value; the interval is that of the true error"
@@ -284,21 +287,28 @@ def _tallies(tables: _TableStates, num_bins: int) -> Tallies:
     )
 
 
-def _verdict(tables: _TableStates, plan: Plan, dense: bool) -> Verdict:
-    confidence = tables.ranks.joined("scores").double().cpu()
-    correct = (~tables.ranks.joined("losses")).double().cpu()
-    found = row_intervals({"gap": confidence - correct}, {}, plan)["gap"]
+def _gap(ranks: RankState) -> Tensor:
+    """Confidence less correctness of each row."""
+    return ranks.joined("scores").double() - (~ranks.joined("losses")).double()
+
+
+def _verdict(
+    tables: _TableStates, gap: tuple[float, float, float | None], plan: Plan, dense: bool
+) -> Verdict:
     cells = tables.bins.total("totals")
-    interval = _top_label_interval(cells, plan)
+    drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
+    error = invert(cells, binned_error, level=plan.level, **drawing)
     verdict = conclude(
-        num_rows=len(confidence),
-        accuracy=float(correct.mean()),
-        gap=float((confidence - correct).mean()),
-        gap_low=found[0],
-        gap_high=found[1],
-        ece=interval,
-        p_value=calibration_test(tables.ranks, resamples=plan.resamples, seed=plan.seed),
-        chance_ece=chance_level(cells, binned_error, resamples=plan.resamples, seed=plan.seed),
+        num_rows=tables.ranks.ranked().num_rows,
+        accuracy=float(tables.accuracy.mean()),
+        gap=float(_gap(tables.ranks).mean()),
+        gap_low=gap[0],
+        gap_high=gap[1],
+        ece=float(binned_error(cells)),
+        ece_low=error.low,
+        ece_high=error.high,
+        p_value=calibration_test(tables.ranks, **drawing),
+        chance_ece=chance_level(cells, binned_error, **drawing),
         level=plan.level,
     )
     if not dense:
@@ -307,14 +317,4 @@ def _verdict(tables: _TableStates, plan: Plan, dense: bool) -> Verdict:
         "Every pixel counts here as a row of its own; neighbouring pixels are alike, so the "
         "intervals are narrower and the p-value smaller than they should be."
     )
-    from dataclasses import replace
-
     return replace(verdict, sentences=(*verdict.sentences, caution))
-
-
-def _top_label_interval(cells: Tensor, plan: Plan) -> Figure:
-    from calibrant.evaluation.inversion import invert
-
-    found = invert(cells, binned_error, level=plan.level, resamples=plan.resamples, seed=plan.seed)
-    value = float(binned_error(cells))
-    return Figure("ece", METRICS["ece"].label, value, found.low, found.high, found.estimate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.evaluation.bootstrap import affordable, percentiles, resample_counts, resampled
+from calibrant.evaluation.bootstrap import (
+    affordable,
+    kept_states,
+    percentiles,
+    resample_counts,
+    resampled_values,
+)
 from calibrant.evaluation.inversion import Interval, invert
 from calibrant.functional.blocks import Array
 from calibrant.metrics.base import Measure, State, compute_all
-from calibrant.metrics.means import MeanState, RowState
-from calibrant.metrics.ranked import RankState
+from calibrant.metrics.means import MeanState
 
 # Errors that are simulated one set at a time take fewer of them.
 _SLOW = {"sweep_ece": 100, "smooth_ece": 100}
@@ -69,31 +74,13 @@ def worst_bin_interval(cells: Tensor, level: float) -> Interval:
 
 
 def row_intervals(
-    means: dict[str, Tensor],
-    selective: dict[str, tuple[Measure, RankState]],
-    plan: Plan,
+    measures: Mapping[str, Measure], kept: Mapping[str, State], num_rows: int, plan: Plan
 ) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of means of rows and of functions of ranked rows, in one bootstrap."""
-    if not means and not selective:
-        return {}
-    rows = {name: values.cpu().numpy() for name, values in means.items()}
-    ranks = {name: state.in_order() for name, (_, state) in selective.items()}
-    num_rows = len(next(iter(rows.values()))) if rows else len(next(iter(ranks.values()))[0])
-    matrix = np.stack(list(rows.values()), axis=1) if rows else np.empty((num_rows, 0))
-    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in (*rows, *ranks)}
-    orders = {id(order): (order, score, loss) for order, score, loss in ranks.values()}
+    """Percentile intervals of means of rows and of ranked rows, in one bootstrap."""
+    drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in kept}
     for counts in resample_counts(num_rows, affordable(num_rows, plan.resamples), plan.seed):
-        averages = counts.astype(np.float64) @ matrix / num_rows
-        for column, name in enumerate(rows):
-            drawn[name].append(averages[:, column])
-        sets = {
-            key: resampled(score, loss, counts[:, order.numpy()])
-            for key, (order, score, loss) in orders.items()
-        }
-        for name, (order, _, _) in ranks.items():
-            state = RankState.of(sets[id(order)])
-            state.loss = selective[name][1].loss
-            drawn[name].append(selective[name][0].compute(state).numpy())
+        for name, values in resampled_values(measures, kept, counts).items():
+            drawn[name].append(values)
     return {name: percentiles(np.concatenate(parts), plan.level) for name, parts in drawn.items()}
 
 
@@ -137,25 +124,21 @@ def bootstrap_interval(
     """
     plan = Plan(level, resamples, seed)
     how: dict[str, Any] = {"from_logits": from_logits, "ignore_index": ignore_index}
-    states = measure.build()
-    rows = [RowState(s.quantity) for s in states if isinstance(s, MeanState)]
-    extra = [*states, *rows]
-    (value,) = compute_all([measure], [(preds, target)], extra=extra, **how)
+    one, name = {measure.name: measure}, measure.name
     if measure.kind == "calibration":
-        return calibration_interval(measure, states[0], plan)
-    estimate = float(value)
-    if measure.kind == "mean":
-        found = row_intervals({measure.name: rows[0].joined("rows")}, {}, plan)
-    elif measure.kind == "selective" and isinstance(states[0], RankState):
-        found = row_intervals({}, {measure.name: (measure, states[0])}, plan)
+        (state,) = measure.build()
+        compute_all([measure], [(preds, target)], extra=[state], **how)
+        return calibration_interval(measure, state, plan)
+    kept = kept_states(one, classes=False)
+    count = MeanState("correct") if measure.build()[0].num_labels is None else None
+    extra = [*kept.values(), *([count] if count else [])]
+    (value,) = compute_all([measure], [(preds, target)], extra=extra, **how)
+    if kept and count:
+        found = row_intervals(one, kept, int(count.total("totals")[0]), plan)[name]
     else:
+        take = [lambda index: (preds[index], target[index])]
         draws = recompute(
-            [measure],
-            [lambda index: (preds[index], target[index])],
-            len(preds),
-            resamples=resamples,
-            seed=seed,
-            options=[how],
+            [measure], take, len(preds), resamples=resamples, seed=seed, options=[how]
         )
-        found = {measure.name: percentiles(draws[:, 0, 0], level)}
-    return Interval(*found[measure.name], estimate)
+        found = percentiles(draws[:, 0, 0], level)
+    return Interval(*found, float(value))

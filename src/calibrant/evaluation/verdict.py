@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrant.evaluation.value import Figure, Verdict
+from calibrant.evaluation.value import Verdict
 
 _SMALL_SAMPLE = 500
 
@@ -26,7 +26,9 @@ def conclude(
     gap: float,
     gap_low: float,
     gap_high: float,
-    ece: Figure,
+    ece: float,
+    ece_low: float,
+    ece_high: float,
     p_value: float,
     chance_ece: float,
     level: float,
@@ -40,14 +42,13 @@ def conclude(
         direction = "underconfident"
     else:
         direction = "neither"
-    low, high = ece.low or 0.0, ece.high if ece.high is not None else ece.value
     return Verdict(
         direction=direction,
-        headline=_headline(direction, sure, gap, confidence, accuracy, high),
+        headline=_headline(direction, sure, gap, confidence, accuracy, ece_high),
         sentences=(
-            _how_much(direction, gap, gap_low, gap_high, low, high, level),
-            _how_sure(sure, p_value, num_rows, level),
-            _what_size_shows(num_rows, chance_ece, ece.value, high, level),
+            _how_much(gap, gap_low, gap_high, ece_low, ece_high, level),
+            _how_sure(sure, p_value, num_rows),
+            _what_size_shows(num_rows, chance_ece, ece, ece_high),
         ),
         gap=gap,
         gap_low=gap_low,
@@ -75,7 +76,6 @@ def _headline(
 
 
 def _how_much(
-    direction: str,
     gap: float,
     gap_low: float,
     gap_high: float,
@@ -96,7 +96,7 @@ def _how_much(
     )
 
 
-def _how_sure(sure: bool, p_value: float, num_rows: int, level: float) -> str:
+def _how_sure(sure: bool, p_value: float, num_rows: int) -> str:
     if sure:
         return (
             f"Were it perfectly calibrated, {num_rows:,} rows would hardly look like this "
@@ -108,9 +108,7 @@ def _how_sure(sure: bool, p_value: float, num_rows: int, level: float) -> str:
     )
 
 
-def _what_size_shows(
-    num_rows: int, chance_ece: float, value: float, high: float, level: float
-) -> str:
+def _what_size_shows(num_rows: int, chance_ece: float, value: float, high: float) -> str:
     text = (
         f"With {num_rows:,} rows, a perfectly calibrated classifier of these confidences would "
         f"show an ECE of up to {percent(chance_ece)} by chance alone; this one shows "

@@ -1,0 +1,251 @@
+"""Intervals, the paired comparison and the calibration test do what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import InputError, Predictions, bootstrap_interval, compare, evaluate, metrics
+from calibrant.evaluation.bootstrap import resample_counts
+from calibrant.evaluation.hypothesis import calibration_test
+from calibrant.evaluation.intervals import recompute
+from calibrant.metrics.base import compute_all
+from calibrant.metrics.ranked import RankState
+
+
+def binary(num_rows, shift, rng):
+    """Confidences of a known law, right with chance c − shift: the true ECE is |shift|.
+
+    The gap has one sign everywhere, so binning hides none of it, whatever the bins.
+    """
+    confidence = 0.55 + 0.45 * rng.beta(3, 1, size=num_rows)
+    right = rng.random(num_rows) < confidence - shift
+    probs = np.stack((1 - confidence, confidence), axis=1)
+    return probs, np.where(right, 1, 0)
+
+
+@pytest.mark.parametrize("num_rows", [500, 10_000])
+@pytest.mark.parametrize("truth", [0.0, 0.02, 0.1])
+def test_the_interval_of_ece_covers_the_truth(num_rows, truth):
+    rng = np.random.default_rng(7)
+    trials, inside = 120, 0
+    for trial in range(trials):
+        probs, labels = binary(num_rows, truth, rng)
+        found = bootstrap_interval(
+            metrics.measure("ece"), probs, labels, from_logits=False, resamples=300, seed=trial
+        )
+        inside += found.low <= truth <= found.high
+    # With a true coverage of 95%, fewer than 89% of 120 happens once in 400 runs.
+    assert inside / trials >= 0.89
+
+
+def test_a_percentile_bootstrap_of_ece_misses_a_calibrated_model():
+    """Why the interval is not the usual one: at N = 500 that one never holds the truth."""
+    rng = np.random.default_rng(8)
+    missed = 0
+    for trial in range(20):
+        probs, labels = binary(500, 0.0, rng)
+        drawn = recompute(
+            [metrics.measure("ece")],
+            [lambda rows, p=probs, y=labels: (p[rows], y[rows])],
+            500,
+            resamples=100,
+            seed=trial,
+            options=[{"from_logits": False}],
+        )
+        missed += np.quantile(drawn, 0.025) > 0.0
+    assert missed == 20
+
+
+def test_the_corrected_estimate_removes_most_of_the_bias():
+    rng = np.random.default_rng(9)
+    plain, corrected = [], []
+    for trial in range(40):
+        probs, labels = binary(500, 0.0, rng)
+        one = metrics.measure("ece")
+        plain.append(metrics.ece(probs, labels, from_logits=False))
+        corrected.append(
+            bootstrap_interval(
+                one, probs, labels, from_logits=False, resamples=200, seed=trial
+            ).estimate
+        )
+    assert np.mean(corrected) < 0.6 * np.mean(plain)
+
+
+def ranks(probs, labels):
+    state = RankState()
+    compute_all([], [(probs, labels)], from_logits=False, extra=[state])
+    return state
+
+
+def test_the_calibration_test_keeps_its_false_alarm_rate():
+    rng = np.random.default_rng(10)
+    values = [
+        calibration_test(ranks(*binary(num_rows, 0.0, rng)), resamples=200, seed=trial)
+        for trial in range(200)
+        for num_rows in (60, 600)
+    ]
+    alarms = np.mean(np.array(values) < 0.05)
+    # 400 trials at 5%: outside 2% to 8.5% once in some hundred runs.
+    assert 0.02 <= alarms <= 0.085
+    assert abs(np.mean(values) - 0.5) < 0.06
+
+
+@pytest.mark.parametrize("shift", [0.06, -0.04])
+def test_the_calibration_test_sees_miscalibration(shift):
+    rng = np.random.default_rng(11)
+    found = [
+        calibration_test(ranks(*binary(3000, shift, rng)), resamples=200, seed=trial)
+        for trial in range(20)
+    ]
+    assert np.mean(np.array(found) < 0.05) >= 0.95
+
+
+def test_the_calibration_test_sees_errors_that_cancel_on_average():
+    rng = np.random.default_rng(12)
+    confidence = 0.5 + 0.5 * rng.random(6000)
+    wave = 0.08 * np.where(np.floor(confidence * 15) % 2 == 0, 1.0, -1.0)
+    right = rng.random(6000) < np.clip(confidence + wave, 0, 1)
+    probs = np.stack((1 - confidence, confidence), axis=1)
+    assert calibration_test(ranks(probs, right.astype(np.int64)), resamples=500) < 0.05
+
+
+def some_predictions(num_rows=400, classes=4, seed=0, sharpness=1.0):
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.normal(size=(num_rows, classes))
+    labels = rng.integers(0, classes, num_rows)
+    logits[np.arange(num_rows), labels] += 1.5
+    return Predictions.from_logits((logits * sharpness).astype(np.float32), labels)
+
+
+FAST = [
+    "accuracy",
+    "nll",
+    "brier",
+    "mean_entropy",
+    "ece",
+    "mce",
+    "adaptive_ece",
+    "debiased_ece",
+    "classwise_ece",
+    "marginal_ece",
+    "brier_calibration",
+    "aurc",
+    "e_aurc",
+    "augrc",
+    "failure_auroc",
+    "risk_at_coverage",
+    "coverage_at_risk",
+]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_resampling_all_sets_at_once_equals_computing_each(name):
+    """The counts of a resampled set give what the rows themselves would."""
+    from calibrant.evaluation.bootstrap import kept_states, resampled_values
+
+    predictions = some_predictions(num_rows=150)
+    one = {name: metrics.measure(name)}
+    kept = kept_states(one, classes=True)
+    compute_all([], [(predictions.array, predictions.labels)], extra=list(kept.values()))
+    counts = next(resample_counts(150, 7, seed=3))
+    fast = resampled_values(one, kept, counts)[name]
+    slow = []
+    for line in counts:
+        rows = np.repeat(np.arange(150), line)
+        function = getattr(metrics, name)
+        slow.append(float(function(predictions.array[rows], predictions.labels[rows])))
+    np.testing.assert_allclose(fast, slow, rtol=1e-6, atol=1e-9)
+
+
+def test_resampled_counts_are_multinomial_and_follow_the_seed():
+    counts = np.concatenate(list(resample_counts(50, 4000, seed=1)))
+    assert (counts.sum(1) == 50).all()
+    np.testing.assert_allclose(counts.mean(0), 1.0, atol=0.08)
+    np.testing.assert_allclose(counts.var(), 49 / 50, atol=0.02)
+    again = np.concatenate(list(resample_counts(50, 4000, seed=1)))
+    assert (counts == again).all()
+    assert (counts != np.concatenate(list(resample_counts(50, 4000, seed=2)))).any()
+
+
+def test_intervals_of_means_match_the_central_limit():
+    predictions = some_predictions(num_rows=3000)
+    found = bootstrap_interval(metrics.measure("nll"), predictions.array, predictions.labels)
+    losses = torch.nn.functional.cross_entropy(
+        torch.from_numpy(predictions.array), torch.from_numpy(predictions.labels), reduction="none"
+    )
+    half = 1.96 * losses.std().item() / 3000**0.5
+    assert found.low == pytest.approx(losses.mean().item() - half, rel=0.02)
+    assert found.high == pytest.approx(losses.mean().item() + half, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["miou", "classwise_nll_std", "brier_refinement", "sweep_ece"])
+def test_any_metric_has_an_interval(name):
+    predictions = some_predictions()
+    found = bootstrap_interval(
+        metrics.measure(name), predictions.array, predictions.labels, resamples=100
+    )
+    assert np.isfinite([found.low, found.high, found.estimate]).all()
+    assert found.low < found.high
+
+
+def test_out_of_distribution_metrics_have_intervals():
+    predictions = some_predictions()
+    inside = (np.arange(400) < 250).astype(np.int64)
+    found = bootstrap_interval(
+        metrics.measure("ood_auroc"), predictions.array, inside, resamples=100
+    )
+    assert 0.4 < found.low < found.high < 0.6
+
+
+def test_comparing_a_model_with_itself_finds_nothing():
+    predictions = some_predictions()
+    comparison = compare(predictions, predictions)
+    for one in comparison.differences.values():
+        assert one.difference == 0
+        assert one.low == 0 == one.high
+        assert one.winner == "neither"
+        assert one.p_value == 1.0
+
+
+def test_comparison_finds_the_sharper_model_worse_and_its_accuracy_the_same():
+    plain, sharp = some_predictions(2000), some_predictions(2000, sharpness=3.0)
+    comparison = compare(plain, sharp)
+    assert comparison["accuracy"].winner == "neither"
+    assert comparison["ece"].winner == "a"
+    assert comparison["nll"].winner == "a"
+    assert comparison["ece"].low > 0
+    assert "better in nll" in comparison.headline
+
+
+def test_paired_intervals_are_narrower_than_unpaired_ones():
+    a = some_predictions(2000)
+    noise = np.random.default_rng(1).normal(scale=0.05, size=a.array.shape).astype(np.float32)
+    b = Predictions.from_logits(a.array + noise, a.labels)
+    paired = compare(a, b, metrics=["nll"])["nll"]
+    single = bootstrap_interval(metrics.measure("nll"), a.array, a.labels)
+    assert paired.high - paired.low < 0.3 * (single.high - single.low)
+
+
+def test_comparison_refuses_different_rows():
+    a = some_predictions()
+    b = Predictions.from_logits(a.array, np.roll(a.labels, 1))
+    with pytest.raises(InputError, match="same rows in the same order: labels"):
+        compare(a, b)
+    with pytest.raises(InputError, match="same rows"):
+        compare(a, some_predictions(num_rows=300))
+
+
+def test_comparison_covers_metrics_without_a_fast_form():
+    a, b = some_predictions(), some_predictions(sharpness=2.0)
+    comparison = compare(a, b, metrics=["classwise_nll_std", "ece"], resamples=100)
+    assert comparison["classwise_nll_std"].winner == "a"
+
+
+def test_a_smaller_confidence_level_gives_a_narrower_interval():
+    predictions = some_predictions(2000, sharpness=2.0)
+    wide = evaluate(predictions, metrics=["ece", "nll"], confidence_level=0.99)
+    slim = evaluate(predictions, metrics=["ece", "nll"], confidence_level=0.5)
+    for name in ("ece", "nll"):
+        assert slim[name].high - slim[name].low < wide[name].high - wide[name].low
