@@ -120,7 +120,7 @@ def resampled_values(
     for name, state in kept.items():
         one = measures[name]
         if isinstance(state, RowState):
-            values[name] = counts @ state.joined("rows").cpu().numpy() / counts.shape[1]
+            values[name] = _means(counts, state.joined("rows").cpu().numpy())
             continue
         if id(state) not in sets:
             sets[id(state)] = _resampled_set(state, counts)
@@ -131,6 +131,15 @@ def resampled_values(
             found = one.error(_cells(one, sets[id(state)]))
         values[name] = found.numpy()
     return values
+
+
+def _means(counts: Counts, rows: Floats) -> Floats:
+    """The mean of each resampled set; infinite where it holds an infinite row."""
+    infinite = np.isinf(rows)
+    means: Floats = counts @ np.where(infinite, 0.0, rows) / counts.shape[1]
+    if infinite.any():
+        means[(counts[:, infinite] > 0).any(axis=1)] = np.inf
+    return means
 
 
 def _resampled_set(state: State, counts: Counts) -> RankState | Tensor:

@@ -192,8 +192,9 @@ def _differences(
     def work(tick: Callable[[int], None]) -> None:
         for counts in resample_counts(counted, draws, plan.seed) if fast else ():
             left, right = (resampled_values(measures, side.kept, counts) for side in both)
-            for name in fast:
-                parts[name].append(right[name] - left[name])
+            with np.errstate(invalid="ignore"):  # both infinite: not a number, and left out
+                for name in fast:
+                    parts[name].append(right[name] - left[name])
             tick(len(counts))
         if slow:
             values = recompute(

@@ -150,7 +150,9 @@ def evaluate(
             "dense": predictions.is_dense,
         },
         tallies=_tallies(tables, num_bins),
-        verdict=_verdict(tables, found[GAP], plan, predictions.is_dense) if intervals else None,
+        verdict=_verdict(tables, found.get(GAP, (-1.0, 1.0, None)), plan, predictions.is_dense)
+        if intervals
+        else None,
     )
 
 
@@ -293,8 +295,12 @@ def _gap(ranks: RankState) -> Tensor:
 
 
 def _verdict(
-    tables: _TableStates, gap: tuple[float, float, float | None], plan: Plan, dense: bool
+    tables: _TableStates,
+    found: dict[str, tuple[float, float, float | None]],
+    plan: Plan,
+    dense: bool,
 ) -> Verdict:
+    gap = found.get(GAP, (-1.0, 1.0, None))  # a single row tells nothing
     cells = tables.bins.total("totals")
     drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
     error = invert(cells, binned_error, level=plan.level, **drawing)

@@ -18,9 +18,10 @@ from calibrant.evaluation.bootstrap import (
     resampled_values,
 )
 from calibrant.evaluation.inversion import Interval, invert
+from calibrant.evaluation.value import wilson
 from calibrant.functional.blocks import Array
 from calibrant.metrics.base import Measure, State, compute_all
-from calibrant.metrics.means import MeanState
+from calibrant.metrics.means import MeanState, RowState
 
 # Errors that are simulated one set at a time take fewer of them.
 _SLOW = {"sweep_ece": 100, "smooth_ece": 100}
@@ -61,8 +62,6 @@ def worst_bin_interval(cells: Tensor, level: float) -> Interval:
     Which bin is worst is mostly noise, so resampling it says little; every bin's gap is
     bounded instead, and with them the largest.
     """
-    from calibrant.evaluation.value import wilson
-
     count, confidence, correct = cells[cells[:, 0] > 0].cpu().numpy().T
     mean = confidence / count
     low, high = wilson(correct / count, count, 1 - (1 - level) / len(count))
@@ -76,12 +75,28 @@ def worst_bin_interval(cells: Tensor, level: float) -> Interval:
 def row_intervals(
     measures: Mapping[str, Measure], kept: Mapping[str, State], num_rows: int, plan: Plan
 ) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of means of rows and of ranked rows, in one bootstrap."""
+    """Percentile intervals of means of rows and of ranked rows, in one bootstrap.
+
+    Accuracy is a proportion and has Wilson's interval: no resample of rows that are all
+    right holds a wrong one. A single row has no interval.
+    """
+    if num_rows < 2:
+        return {}
+    proportions = {
+        name: state.joined("rows").mean().item()
+        for name, state in kept.items()
+        if isinstance(state, RowState) and state.quantity == "correct"
+    }
+    kept = {name: state for name, state in kept.items() if name not in proportions}
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in kept}
     for counts in resample_counts(num_rows, affordable(num_rows, plan.resamples), plan.seed):
         for name, values in resampled_values(measures, kept, counts).items():
             drawn[name].append(values)
-    return {name: percentiles(np.concatenate(parts), plan.level) for name, parts in drawn.items()}
+    found = {name: percentiles(np.concatenate(each), plan.level) for name, each in drawn.items()}
+    for name, rate in proportions.items():
+        low, high = wilson(np.array([rate]), np.array([float(num_rows)]), plan.level)
+        found[name] = (float(low[0]), float(high[0]))
+    return found
 
 
 def recompute(
@@ -133,7 +148,9 @@ def bootstrap_interval(
     count = MeanState("correct") if measure.build()[0].num_labels is None else None
     extra = [*kept.values(), *([count] if count else [])]
     (value,) = compute_all([measure], [(preds, target)], extra=extra, **how)
-    if kept and count:
+    if len(preds) < 2:
+        found = (-np.inf, np.inf)  # one row says nothing of its spread
+    elif kept and count:
         found = row_intervals(one, kept, int(count.total("totals")[0]), plan)[name]
     else:
         take = [lambda index: (preds[index], target[index])]

@@ -55,31 +55,44 @@ def invert(
     """
     cells = totals.detach().cpu().double().numpy()
     count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
-    path = _path(count, mean, _ratio(cells[..., 2], count))
+    gap = _gap(count, mean, _ratio(cells[..., 2], count))
     observed = float(statistic(totals.detach().cpu().double().unsqueeze(0))[0])
+    draw = _Simulator(count, mean, statistic, resamples, seed)
     truth = population or statistic
 
-    def expected(tau: float) -> float:
-        chance = path(tau)
-        exact = np.stack((count, count * mean, count * chance), axis=-1)
-        return float(truth(torch.from_numpy(exact[None]))[0])
+    def along(gap: Floats) -> tuple[Interval, bool]:
+        """The interval along one path, and whether probabilities end before the path does."""
 
-    draw = _Simulator(count, mean, statistic, resamples, seed)
-    noise = draw(path(0.0))
-    at_observed = draw(path(_solve(expected, observed)))
-    reach = observed + 4.0 * max(float(noise.std()), float(at_observed.std()))
-    taus = np.linspace(0.0, _solve(expected, reach), _POINTS)
-    errors = np.array([expected(tau) for tau in taus])
+        def chance(tau: float) -> Floats:
+            return np.clip(mean + tau * gap, 0.0, 1.0)
+
+        def expected(tau: float) -> float:
+            exact = np.stack((count, count * mean, count * chance(tau)), axis=-1)
+            return float(truth(torch.from_numpy(exact[None]))[0])
+
+        spread = draw(chance(_solve(expected, observed))).std()
+        # Five rows more, where all rows agree and nothing seems to vary.
+        reach = observed + max(4.0 * float(noise.std()), 4.0 * float(spread), 5.0 / count.sum())
+        taus = np.linspace(0.0, _solve(expected, reach), _POINTS)
+        errors = np.array([expected(tau) for tau in taus])
+        marks = [np.quantile(noise, wanted)]
+        marks += [np.quantile(draw(chance(tau)), wanted) for tau in taus[1:]]
+        upper, median, lower = np.maximum.accumulate(np.stack(marks), axis=0).T
+        middle = _cross(observed, median, errors)
+        # A value below what even a calibrated model shows says no more than its typical value.
+        high = _cross(max(observed, median[0]), lower, errors)
+        low = _cross(observed, upper, errors)
+        return Interval(low, max(high, middle), middle), errors[-1] < 0.99 * reach
+
+    noise = draw(np.clip(mean, 0.0, 1.0))
     tail = (1.0 - level) / 2.0
-    marks = np.empty((len(taus), 3))
-    for index, tau in enumerate(taus):
-        drawn = noise if tau == 0 else draw(path(tau))
-        marks[index] = np.quantile(drawn, (1 - tail, 0.5, tail))
-    marks = np.maximum.accumulate(marks, axis=0)
-    low, middle = (_cross(observed, marks[:, i], errors) for i in (0, 1))
-    # A value below what even a calibrated model shows says no more than its typical value.
-    high = _cross(max(observed, marks[0, 1]), marks[:, 2], errors)
-    return Interval(low, max(high, middle), middle)
+    wanted = (1.0 - tail, 0.5, tail)
+    found, cut_short = along(gap)
+    if cut_short:  # a model as sure as can be may be wrong in one direction only
+        other, _ = along(-gap)
+        low, high = min(found.low, other.low), max(found.high, other.high)
+        found = Interval(low, high, max(found.estimate, other.estimate))
+    return found
 
 
 def chance_level(
@@ -101,10 +114,10 @@ def _ratio(total: Floats, count: Floats) -> Floats:
     return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
 
 
-def _path(count: Floats, mean: Floats, rate: Floats) -> Callable[[float], Floats]:
-    """P(right) of each cell along the path: mean confidence plus τ times a smooth gap.
+def _gap(count: Floats, mean: Floats, rate: Floats) -> Floats:
+    """A smooth estimate of P(right) − confidence in each cell: the direction of the path.
 
-    The gap is a logistic recalibration of the cells, two parameters, plus what each cell
+    It is a logistic recalibration of the cells, two parameters, plus what each cell
     deviates from it, shrunk by how much of that deviation noise explains: judged over all
     bins, or, where every class has its bins, over the classes of each bin.
     """
@@ -118,13 +131,9 @@ def _path(count: Floats, mean: Floats, rate: Floats) -> Callable[[float], Floats
     excess = (count * (rest**2 - noise)).sum(axis=axis, keepdims=True) / np.maximum(weight, 1.0)
     kept = np.maximum(excess, 0.0) / (np.maximum(excess, 0.0) + noise + 1e-300)
     gap = np.where(full, smooth - mean + rest * kept, 0.0)
-    if float(np.abs(gap).max()) < 1e-9:
+    if float(np.abs(gap).max()) < 1e-6:
         gap[full] = 1e-3
-
-    def at(tau: float) -> Floats:
-        return np.clip(mean + tau * gap, 0.0, 1.0)
-
-    return at
+    return gap
 
 
 def _logistic(count: Floats, mean: Floats, rate: Floats) -> Floats:

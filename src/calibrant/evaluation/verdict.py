@@ -5,6 +5,7 @@ from __future__ import annotations
 from calibrant.evaluation.value import Verdict
 
 _SMALL_SAMPLE = 500
+_COULD_HIDE = 0.1
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -66,6 +67,11 @@ def _headline(
             return (
                 "Neither over- nor underconfident on average, but confidence and accuracy "
                 "part ways in places."
+            )
+        if high >= _COULD_HIDE:
+            return (
+                "Too little data to tell: no miscalibration was found, but an error of up to "
+                f"{percent(high)} could hide in it."
             )
         return "No miscalibration was found: confidence matches accuracy as far as this data shows."
     size = "slightly " if high < 0.01 else "strongly " if abs(gap) >= 0.1 else ""
