@@ -17,7 +17,6 @@ import numpy as np
 
 from calibrant import bootstrap_interval, metrics
 from calibrant.evaluation.hypothesis import calibration_test
-from calibrant.evaluation.intervals import recompute
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.ranked import RankState
 
@@ -62,15 +61,8 @@ def one_cell(num_rows: int, gap: Callable, truth: float, trials: int, naive: int
         compute_all([], [(probs, labels)], from_logits=False, extra=[state])
         alarms += calibration_test(state, resamples=500, seed=trial) < 0.05
         if trial < naive:
-            take = [lambda rows, p=probs, y=labels: (p[rows], y[rows])]
-            drawn = recompute(
-                [measure],
-                take,
-                num_rows,
-                resamples=200,
-                seed=trial,
-                options=[{"from_logits": False}],
-            )
+            picks = rng.integers(0, num_rows, size=(200, num_rows))
+            drawn = [metrics.ece(probs[rows], labels[rows], from_logits=False) for rows in picks]
             low, high = np.quantile(drawn, (0.025, 0.975))
             naive_inside += low <= truth <= high
     share = inside / trials

@@ -9,7 +9,6 @@ import torch
 from calibrant import InputError, Predictions, bootstrap_interval, compare, evaluate, metrics
 from calibrant.evaluation.bootstrap import resample_counts
 from calibrant.evaluation.hypothesis import calibration_test
-from calibrant.evaluation.intervals import recompute
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.ranked import RankState
 
@@ -44,16 +43,10 @@ def test_a_percentile_bootstrap_of_ece_misses_a_calibrated_model():
     """Why the interval is not the usual one: at N = 500 that one never holds the truth."""
     rng = np.random.default_rng(8)
     missed = 0
-    for trial in range(20):
+    for _ in range(20):
         probs, labels = binary(500, 0.0, rng)
-        drawn = recompute(
-            [metrics.measure("ece")],
-            [lambda rows, p=probs, y=labels: (p[rows], y[rows])],
-            500,
-            resamples=100,
-            seed=trial,
-            options=[{"from_logits": False}],
-        )
+        picks = rng.integers(0, 500, size=(100, 500))
+        drawn = [metrics.ece(probs[rows], labels[rows], from_logits=False) for rows in picks]
         missed += np.quantile(drawn, 0.025) > 0.0
     assert missed == 20
 
@@ -166,14 +159,44 @@ def test_intervals_of_means_match_the_central_limit():
     assert found.high == pytest.approx(losses.mean().item() + half, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["miou", "classwise_nll_std", "brier_refinement", "sweep_ece"])
+@pytest.mark.parametrize(
+    "name", ["miou", "classwise_nll_std", "brier_refinement", "kde_ece", "sweep_ece"]
+)
 def test_any_metric_has_an_interval(name):
     predictions = some_predictions()
     found = bootstrap_interval(
         metrics.measure(name), predictions.array, predictions.labels, resamples=100
     )
     assert np.isfinite([found.low, found.high, found.estimate]).all()
-    assert found.low < found.high
+    assert found.low < found.estimate < found.high
+
+
+def test_halves_of_the_rows_give_the_standard_error_of_a_mean():
+    from calibrant.evaluation.intervals import half_samples
+
+    predictions = some_predictions(num_rows=1000)
+    halves = half_samples(
+        [metrics.measure("nll")],
+        [lambda rows: (predictions.array[rows], predictions.labels[rows])],
+        1000,
+        draws=1000,
+        seed=0,
+        options=[{}],
+    )
+    found = bootstrap_interval(metrics.measure("nll"), predictions.array, predictions.labels)
+    assert 2 * 1.96 * halves.std() == pytest.approx(found.high - found.low, rel=0.1)
+
+
+def test_a_model_as_sure_as_can_be_may_still_be_wrong():
+    """100 of 100 right at confidence 1: the truth may be off by about 3.6/100."""
+    probs, labels = np.eye(4)[np.arange(100) % 4], np.arange(100) % 4
+    found = bootstrap_interval(metrics.measure("ece"), probs, labels, from_logits=False)
+    assert found.low == 0 == found.estimate
+    assert 0.02 < found.high < 0.06
+    wrong = bootstrap_interval(metrics.measure("ece"), probs, (labels + 1) % 4, from_logits=False)
+    assert wrong.low > 0.9
+    sure = evaluate(Predictions.from_probs(probs, labels), metrics=["accuracy"])["accuracy"]
+    assert sure.low == pytest.approx(0.963, abs=1e-3)
 
 
 def test_out_of_distribution_metrics_have_intervals():

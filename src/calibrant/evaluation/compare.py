@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from calibrant.evaluation.bootstrap import (
     resampled_values,
 )
 from calibrant.evaluation.evaluate import Wanted, choose_measures
-from calibrant.evaluation.intervals import Plan, calibration_interval, recompute
+from calibrant.evaluation.intervals import Plan, calibration_interval, half_samples, normal_interval
+from calibrant.evaluation.value import plain
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError, first
 from calibrant.metrics.base import Measure, State, compute_all
@@ -93,9 +95,16 @@ class Comparison:
         return pd.DataFrame(rows).set_index("name")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """Everything as plain values that JSON can hold; what is undefined is None."""
         named = {n: {**asdict(d), "winner": d.winner} for n, d in self.differences.items()}
-        return {**asdict(self), "differences": named, "headline": self.headline}
+        cleaned: dict[str, Any] = plain(
+            {**asdict(self), "differences": named, "headline": self.headline}
+        )
+        return cleaned
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """The same as JSON text; infinite values are the strings "inf" and "-inf"."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
 def compare(
@@ -197,11 +206,11 @@ def _differences(
                     parts[name].append(right[name] - left[name])
             tick(len(counts))
         if slow:
-            values = recompute(
+            values = half_samples(
                 list(slow.values()),
                 [side.take for side in both],
                 a.predictions.num_rows,
-                resamples=again,
+                draws=again,
                 seed=plan.seed,
                 options=[side.options for side in both],
                 tick=lambda: tick(1),
@@ -242,7 +251,7 @@ def _paired(
     one: Measure, difference: float, drawn: NDArray[np.float64], level: float
 ) -> tuple[float, float, float, float]:
     """(difference, low, high, p-value) from resampled differences."""
-    from scipy.special import ndtr, ndtri
+    from scipy.special import ndtr
 
     drawn = drawn[np.isfinite(drawn)]
     if not np.isfinite(difference) or not len(drawn):
@@ -251,10 +260,9 @@ def _paired(
     if spread == 0.0:
         return difference, difference, difference, 1.0 if difference == 0 else 0.0
     p_value = float(2 * ndtr(-abs(difference) / spread))
-    if one.kind == "calibration":
-        # Resampling shifts both plug-in values upward; its spread is what is used.
-        half = float(ndtri(0.5 + level / 2)) * spread
-        return difference, difference - half, difference + half, p_value
+    if one.kind in ("calibration", "other"):
+        # Resampling shifts both plug-in values; its spread is what is used.
+        return difference, *normal_interval(difference, drawn, level), p_value
     return difference, *percentiles(drawn, level), p_value
 
 

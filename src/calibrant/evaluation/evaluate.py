@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from calibrant._version import __version__
-from calibrant.evaluation.bootstrap import affordable, kept_states, percentiles
+from calibrant.evaluation.bootstrap import affordable, kept_states
 from calibrant.evaluation.hypothesis import calibration_test
 from calibrant.evaluation.intervals import (
     Plan,
     calibration_interval,
-    recompute,
+    half_samples,
+    normal_interval,
     row_intervals,
 )
 from calibrant.evaluation.inversion import chance_level, invert
@@ -126,10 +128,14 @@ def evaluate(
     num_rows = int(tables.accuracy.total("totals")[0])
     own = {name: [shared[s.options()] for s in states] for name, states in built.items()}
     kept = {name: shared[state.options()] for name, state in kept.items()}
-    found = _intervals(measures, own, kept, tables.ranks, predictions, plan) if intervals else {}
+    figured = dict(zip(measures, (float(value) for value in values), strict=True))
+    found = {}
+    if intervals:
+        with _status("computing intervals", progress):
+            found = _intervals(measures, figured, own, kept, tables.ranks, predictions, plan)
     figures = {
-        name: _figure(name, float(value), found.get(name), measures[name], own[name])
-        for (name, value) in zip(measures, values, strict=True)
+        name: _figure(name, value, found.get(name), measures[name], own[name])
+        for name, value in figured.items()
     }
     total_rows = int(np.prod(predictions.labels.shape))
     return Evaluation(
@@ -150,9 +156,7 @@ def evaluate(
             "dense": predictions.is_dense,
         },
         tallies=_tallies(tables, num_bins),
-        verdict=_verdict(tables, found.get(GAP, (-1.0, 1.0, None)), plan, predictions.is_dense)
-        if intervals
-        else None,
+        verdict=_verdict(tables, found, plan, predictions.is_dense) if intervals else None,
     )
 
 
@@ -166,6 +170,11 @@ def choose_measures(metrics: Wanted | None, num_bins: int) -> dict[str, Measure]
         raise InputError("no metrics were asked for; name at least one, or leave them out")
     made = {}
     for name, given in options.items():
+        if name in ("ood_auroc", "fpr95"):
+            raise InputError(
+                f"{name} compares in- with out-of-distribution rows, not classes: call "
+                f"calibrant.metrics.{name}(preds, target) with labels 1 and 0"
+            )
         chosen = dict(given)
         if name in _BINNED:
             chosen.setdefault("num_bins", num_bins)
@@ -200,8 +209,19 @@ def _batches(predictions: Predictions, progress: bool) -> Iterator[tuple[Array, 
             bar.advance(task, len(preds))
 
 
+def _status(message: str, progress: bool) -> AbstractContextManager[object]:
+    """A line on the terminal while something long goes on, if asked for."""
+    if not progress:
+        return nullcontext()
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(message) if console.is_terminal else nullcontext()
+
+
 def _intervals(
     measures: dict[str, Measure],
+    values: dict[str, float],
     own: dict[str, list[State]],
     kept: dict[str, State],
     ranks: RankState,
@@ -225,18 +245,18 @@ def _intervals(
     by_row = {**measures, GAP: measure("accuracy")}
     for name, (low, high) in row_intervals(by_row, rows, ranks.ranked().num_rows, plan).items():
         found[name] = (low, high, None)
-    if others:
+    if others and predictions.num_rows > 1:
         held = predictions.in_memory()
-        draws = recompute(
+        halves = half_samples(
             list(others.values()),
             [lambda index: (held.array[index], held.labels[index])],
             held.num_rows,
-            resamples=min(200, affordable(held.num_rows, plan.resamples)),
+            draws=min(200, affordable(held.num_rows, plan.resamples)),
             seed=plan.seed,
             options=[{"from_logits": held.is_logits, "ignore_index": held.ignore_index}],
         )
         for column, name in enumerate(others):
-            found[name] = (*percentiles(draws[:, 0, column], plan.level), None)
+            found[name] = (*normal_interval(values[name], halves[:, 0, column], plan.level), None)
     return found
 
 
@@ -256,7 +276,7 @@ def _figure(
     low, high, corrected = interval or (None, None, None)
     if number := _infinite(states[0]):
         note = f"{number:,} row{'s' if number > 1 else ''} gave the true class probability 0"
-    elif high is not None and value > high:
+    elif one.kind == "calibration" and high is not None and value > high:
         note = "chance adds to the plug-in value; the interval is that of the true error"
     label = METRICS[name].label
     return Figure(name, label, value, low, high, corrected, one.better, note)

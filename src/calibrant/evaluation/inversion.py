@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -60,8 +60,8 @@ def invert(
     draw = _Simulator(count, mean, statistic, resamples, seed)
     truth = population or statistic
 
-    def along(gap: Floats) -> tuple[Interval, bool]:
-        """The interval along one path, and whether probabilities end before the path does."""
+    def along(gap: Floats) -> tuple[Interval, float]:
+        """The interval along one path, and how much of it probabilities allow."""
 
         def chance(tau: float) -> Floats:
             return np.clip(mean + tau * gap, 0.0, 1.0)
@@ -78,21 +78,22 @@ def invert(
         marks = [np.quantile(noise, wanted)]
         marks += [np.quantile(draw(chance(tau)), wanted) for tau in taus[1:]]
         upper, median, lower = np.maximum.accumulate(np.stack(marks), axis=0).T
-        middle = _cross(observed, median, errors)
+        middle = _cross(observed, median, errors, side="left")
         # A value below what even a calibrated model shows says no more than its typical value.
-        high = _cross(max(observed, median[0]), lower, errors)
-        low = _cross(observed, upper, errors)
-        return Interval(low, max(high, middle), middle), errors[-1] < 0.99 * reach
+        high = _cross(max(observed, median[0]), lower, errors, side="right")
+        low = _cross(observed, upper, errors, side="left")
+        return Interval(low, max(high, middle), middle), float(errors[-1] / reach)
 
     noise = draw(np.clip(mean, 0.0, 1.0))
     tail = (1.0 - level) / 2.0
     wanted = (1.0 - tail, 0.5, tail)
-    found, cut_short = along(gap)
-    if cut_short:  # a model as sure as can be may be wrong in one direction only
-        other, _ = along(-gap)
-        low, high = min(found.low, other.low), max(found.high, other.high)
-        found = Interval(low, high, max(found.estimate, other.estimate))
-    return found
+    found, share = along(gap)
+    if share > 0.99:
+        return found
+    # A model as sure as can be may be wrong in one direction only: the other is tried too.
+    other, other_share = along(-gap)
+    best = found if share >= other_share else other
+    return Interval(best.low, max(found.high, other.high), best.estimate)
 
 
 def chance_level(
@@ -200,13 +201,11 @@ def _solve(expected: Callable[[float], float], error: float) -> float:
     return high
 
 
-def _cross(value: float, marks: Floats, errors: Floats) -> float:
-    """The true error whose mark equals a value."""
-    if value <= marks[0]:
-        return float(errors[0])
-    if value >= marks[-1]:
-        return float(errors[-1])
-    upper = int(np.searchsorted(marks, value, side="left"))
+def _cross(value: float, marks: Floats, errors: Floats, side: Literal["left", "right"]) -> float:
+    """The true error whose mark equals a value: the first such, or the last."""
+    upper = int(np.searchsorted(marks, value, side=side))
+    if upper in (0, len(marks)):
+        return float(errors[min(upper, len(marks) - 1)])
     width = marks[upper] - marks[upper - 1]
     share = (value - marks[upper - 1]) / width if width > 0 else 1.0
     return float(errors[upper - 1] + share * (errors[upper] - errors[upper - 1]))

@@ -155,7 +155,7 @@ class Evaluation:
             "classes": self.classes.to_dict("records"),
             "risk_coverage": self.risk_coverage.to_dict("list"),
         }
-        plain = {
+        everything = {
             "name": self.name,
             "num_rows": self.num_rows,
             "num_ignored": self.num_ignored,
@@ -167,7 +167,7 @@ class Evaluation:
             **tables,
             "settings": self.settings,
         }
-        cleaned: dict[str, Any] = _plain(plain)
+        cleaned: dict[str, Any] = plain(everything)
         return cleaned
 
     def to_json(self, *, indent: int | None = 2) -> str:
@@ -179,11 +179,12 @@ class Evaluation:
         return replace(self, name=name)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Values that JSON can hold: NaN is None, infinities are strings."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -15,6 +15,11 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}%"
 
 
+def rows(number: int) -> str:
+    """A number of rows."""
+    return "1 row" if number == 1 else f"{number:,} rows"
+
+
 def chance_words(p_value: float) -> str:
     """A p-value as a sentence's end."""
     return "p < 0.001" if p_value <= 0.001 else f"p = {p_value:.3f}"
@@ -105,7 +110,7 @@ def _how_much(
 def _how_sure(sure: bool, p_value: float, num_rows: int) -> str:
     if sure:
         return (
-            f"Were it perfectly calibrated, {num_rows:,} rows would hardly look like this "
+            f"Were it perfectly calibrated, {rows(num_rows)} would hardly look like this "
             f"({chance_words(p_value)})."
         )
     return (
@@ -116,7 +121,7 @@ def _how_sure(sure: bool, p_value: float, num_rows: int) -> str:
 
 def _what_size_shows(num_rows: int, chance_ece: float, value: float, high: float) -> str:
     text = (
-        f"With {num_rows:,} rows, a perfectly calibrated classifier of these confidences would "
+        f"With {rows(num_rows)}, a perfectly calibrated classifier of these confidences would "
         f"show an ECE of up to {percent(chance_ece)} by chance alone; this one shows "
         f"{percent(value)}."
     )

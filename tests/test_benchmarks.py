@@ -1,0 +1,78 @@
+"""The benchmark runs and prints its tables; how fast anything is, is never asserted here."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.mark.slow
+def test_quick_benchmark_prints_and_writes_the_same_tables(tmp_path):
+    written = tmp_path / "results.md"
+    command = [
+        sys.executable,
+        BENCHMARKS / "metrics.py",
+        "--quick",
+        "--no-peers",
+        "--write",
+        written,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text = written.read_text()
+    assert text.strip() == done.stdout.strip()
+    for heading in ("## Targets", "## Memory", "## Bootstrap", "## Import"):
+        assert heading in text
+    targets = text.split("## Targets")[1].split("##")[0]
+    assert "class-wise ECE: at most 3x the pass" in targets
+    # Without peers only what is compared with them goes unmeasured.
+    unmeasured = [line for line in targets.splitlines() if "not measured" in line]
+    assert [line for line in unmeasured if "ECE interval" not in line] == []
+    assert "Error" not in text
+
+
+def test_benchmark_figures_match_the_library(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import contestants
+
+    logits, labels = contestants.make_input(500, 7)
+    wanted = contestants.reference(logits, labels)
+    accuracy = (logits.argmax(1) == labels).float().mean()
+    assert 0.6 < accuracy < 0.95
+    for task, call in contestants.ours(logits, labels).items():
+        value = float(call())
+        assert value == pytest.approx(wanted.get(task, wanted["ece"]), abs=1e-6), task
+
+
+def test_a_busy_machine_decides_no_target(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from metrics_report import BUSY, verdict
+
+    assert verdict(True, [1.0], 0.0) == "met"
+    assert "missed" in verdict(False, [9.0], 0.0)
+    assert "undecided" in verdict(True, [1.0], 2 * BUSY)
+    assert verdict(True, [float("nan")], 0.0) == "not measured"
+
+
+def test_slow_contestants_are_cut_off_and_failures_recorded(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import time
+
+    from harness import Contestant, race
+
+    def broken() -> float:
+        raise RuntimeError("no such thing")
+
+    entries = [
+        Contestant("quick", lambda: 1.0),
+        Contestant("endless", lambda: time.sleep(30) or 0.0),
+        Contestant("broken", broken),
+    ]
+    race(entries, rounds=2, limit=0.2, patience=1.0)
+    assert entries[0].seconds
+    assert not entries[0].failure
+    assert "cut off" in entries[1].failure
+    assert entries[2].failure == "RuntimeError: no such thing"
