@@ -248,8 +248,12 @@ def test_comparison_refuses_different_rows():
 
 def test_comparison_covers_metrics_without_a_fast_form():
     a, b = some_predictions(), some_predictions(sharpness=2.0)
-    comparison = compare(a, b, metrics=["classwise_nll_std", "ece"], resamples=100)
-    assert comparison["classwise_nll_std"].winner == "a"
+    comparison = compare(a, b, metrics=["classwise_nll_std", "kde_ece", "ece"], resamples=100)
+    spread = comparison["classwise_nll_std"]
+    assert spread.low < spread.difference < spread.high
+    assert spread.difference == pytest.approx(spread.b - spread.a)
+    assert comparison["kde_ece"].winner == "a"
+    assert comparison["ece"].winner == "a"
 
 
 def test_a_smaller_confidence_level_gives_a_narrower_interval():
