@@ -23,8 +23,8 @@ from calibrant.functional.blocks import Array
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.metrics.means import MeanState, RowState
 
-# Errors that are simulated one set at a time take fewer of them.
-_SLOW = {"sweep_ece": 100, "smooth_ece": 100}
+# Errors that are costly to simulate take fewer draws.
+_SLOW = {"sweep_ece": 100, "smooth_ece": 200}
 _CELL_BUDGET = 150_000  # cells times draws
 
 
