@@ -47,7 +47,8 @@ def _on_grid(score: Floats, residual: Floats, count: int) -> Floats:
     right = np.minimum(left + 1, count - 1)
     share = np.clip(place - left, 0.0, 1.0)
     if residual.ndim == 1:
-        grid: Floats = np.bincount(left, weights=residual * (1 - share), minlength=count)
+        grid = np.zeros(count)
+        grid += np.bincount(left, weights=residual * (1 - share), minlength=count)
         grid += np.bincount(right, weights=residual * share, minlength=count)
         return grid
     table = np.zeros((len(score), count))
