@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _USUAL_WIDTH = 80
 _WIDEST = 100  # longer lines are hard to read
 _NARROW = 72  # below this, figures go by their short names alone
-_PLAIN = {"−": "-", "–": "-", "∞": "inf", "×": "x", "─": "-", "…": "..."}
+_PLAIN = {"−": "-", "–": "-", "∞": "inf", "×": "x", "─": "-", "…": "...", "\u00a0": " "}
 
 
 def speak_plainly() -> None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.functional.binning import bin_index, edges
+from calibrant.functional.binning import bin_index, bin_sums, edges
 from calibrant.functional.blocks import Block
 from calibrant.functional.ranking import Ranked
 from calibrant.metrics.base import Measure, State
@@ -30,6 +30,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 _ELEMENTS = 1 << 20  # counts drawn at a time
 _BUDGET = 20_000_000  # rows drawn in all before fewer resamples are taken
+MOST_CELLS = 20_000_000  # scores above which the cells of all rows are not kept
 
 
 def affordable(num_rows: int, resamples: int) -> int:
@@ -93,6 +94,28 @@ class ClassCellState(State):
         ]
         stacked = np.stack(sums, axis=-1).swapaxes(0, 1)
         return torch.from_numpy(stacked.reshape(len(counts), classes, self.num_bins, 3))
+
+    def coupling(self) -> float:
+        """How much more a class-wise error varies than if its cells were independent.
+
+        A row has one label: what is missing from one class's cell turns up in another's.
+        Where both gaps point the same way, their noise adds up instead of averaging out.
+        The spread of Σ_k sign(gap of the cell of p_k)·(p_k − y_k) over rows tells by how
+        much.
+        """
+        cells, probs = self.joined("cells").long(), self.joined("probs").double()
+        classes = cells.shape[1]
+        surplus = probs.scatter_add(
+            1, self.joined("targets").unsqueeze(1), -torch.ones(len(probs), 1, dtype=torch.float64)
+        )
+        size = classes * self.num_bins
+        gap = bin_sums(cells.flatten(), size, surplus.flatten())
+        rows = bin_sums(cells.flatten(), size)
+        hits = bin_sums(cells.flatten(), size, (probs - surplus).flatten())
+        rate = hits / rows.clamp_min(1.0)
+        together = (gap.sign()[cells] * surplus).sum(1).var(correction=0) * len(probs)
+        apart = (rows * rate * (1 - rate)).sum()
+        return float((together / apart).sqrt()) if float(apart) > 0 else 1.0
 
 
 def kept_states(measures: Mapping[str, Measure], *, classes: bool) -> dict[str, State]:

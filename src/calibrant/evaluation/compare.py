@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.evaluation.bootstrap import (
+    MOST_CELLS,
     affordable,
     kept_states,
     percentiles,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARED = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "aurc")
-_MOST_CELLS = 20_000_000  # scores above which class-wise errors are computed set by set
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class _Side:
         }
         built = {name: one.build() for name, one in measures.items()}
         size = int(np.prod(predictions.scores.shape))
-        kept = kept_states(measures, classes=size <= _MOST_CELLS)
+        kept = kept_states(measures, classes=size <= MOST_CELLS)
         shared: dict[tuple[Any, ...], State] = {}
         for state in (*kept.values(), *(s for states in built.values() for s in states)):
             shared.setdefault(state.options(), state)
@@ -177,7 +177,8 @@ class _Side:
         for (name, one), value in zip(measures.items(), values, strict=True):
             best = float(value)
             if one.kind == "calibration":
-                best = calibration_interval(one, shared[built[name][0].options()], plan).estimate
+                found = calibration_interval(one, shared[built[name][0].options()], plan)
+                best = best if found.estimate is None else found.estimate
             self.figures[name] = (float(value), best)
 
     def take(self, rows: NDArray[np.int64]) -> tuple[Array, Array]:

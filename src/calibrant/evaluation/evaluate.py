@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from calibrant._version import __version__
@@ -17,22 +16,23 @@ from calibrant.evaluation.hypothesis import calibration_test
 from calibrant.evaluation.intervals import (
     Plan,
     calibration_interval,
+    cell_states,
+    coupling_of,
     half_samples,
     normal_interval,
     row_intervals,
 )
 from calibrant.evaluation.inversion import chance_level, invert
-from calibrant.evaluation.value import Evaluation, Figure, Tallies, Verdict
+from calibrant.evaluation.tables import TableStates, table_states, tally
+from calibrant.evaluation.value import Evaluation, Figure, Verdict
 from calibrant.evaluation.verdict import conclude
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
 from calibrant.metrics.base import Measure, State, compute_all
-from calibrant.metrics.binned import BinState, binned_error
-from calibrant.metrics.classwise import ClassBinState
-from calibrant.metrics.means import ClassMeanState, MeanState, PredictedState, RowState
+from calibrant.metrics.binned import binned_error
+from calibrant.metrics.means import MeanState, RowState
 from calibrant.metrics.ranked import RankState
 from calibrant.metrics.registry import METRICS, measure
-from calibrant.metrics.selective import accepted
 from calibrant.predictions import Predictions
 
 DEFAULT_METRICS = (
@@ -51,18 +51,6 @@ DEFAULT_METRICS = (
 )
 GAP = "confidence − accuracy"  # resampled with the rest, for the verdict
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]]
-
-
-class _TableStates(NamedTuple):
-    """The states that tables and verdict are made from."""
-
-    bins: BinState
-    ranks: RankState
-    class_bins: ClassBinState
-    nll: ClassMeanState
-    correct: ClassMeanState
-    predicted: PredictedState
-    accuracy: MeanState
 
 
 def evaluate(
@@ -103,20 +91,19 @@ def evaluate(
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
     measures = choose_measures(metrics, num_bins)
     plan = Plan(confidence_level, resamples, seed)
-    tables = _TableStates(
-        BinState(num_bins),
-        RankState(),
-        ClassBinState(num_bins),
-        ClassMeanState("nll"),
-        ClassMeanState("correct"),
-        PredictedState(),
-        MeanState("correct"),
-    )
+    tables = table_states(num_bins)
     built = {name: one.build() for name, one in measures.items()}
     by_row = {n: one for n, one in measures.items() if one.kind in ("mean", "selective")}
     kept = kept_states(by_row, classes=False) if intervals else {}
+    size = int(np.prod(predictions.scores.shape))
+    cells = cell_states(measures.values(), size) if intervals else []
     shared: dict[tuple[Any, ...], State] = {}
-    for state in (*tables, *kept.values(), *(s for states in built.values() for s in states)):
+    for state in (
+        *tables,
+        *cells,
+        *kept.values(),
+        *(s for states in built.values() for s in states),
+    ):
         shared.setdefault(state.options(), state)
     values = compute_all(
         list(measures.values()),
@@ -132,7 +119,16 @@ def evaluate(
     found = {}
     if intervals:
         with _status("computing intervals", progress):
-            found = _intervals(measures, figured, own, kept, tables.ranks, predictions, plan)
+            found = _intervals(
+                measures,
+                figured,
+                own,
+                kept,
+                tables.ranks,
+                predictions,
+                plan,
+                coupling_of(cells),
+            )
     figures = {
         name: _figure(name, value, found.get(name), measures[name], own[name])
         for name, value in figured.items()
@@ -155,7 +151,7 @@ def evaluate(
             "version": __version__,
             "dense": predictions.is_dense,
         },
-        tallies=_tallies(tables, num_bins),
+        tallies=tally(tables, num_bins),
         verdict=_verdict(tables, found, plan, predictions.is_dense) if intervals else None,
     )
 
@@ -227,6 +223,7 @@ def _intervals(
     ranks: RankState,
     predictions: Predictions,
     plan: Plan,
+    coupling: float,
 ) -> dict[str, tuple[float, float, float | None]]:
     """(low, high, corrected) of each figure that has an interval, and of the gap."""
     found: dict[str, tuple[float, float, float | None]] = {}
@@ -236,7 +233,7 @@ def _intervals(
     others: dict[str, Measure] = {}
     for name, one in measures.items():
         if one.kind == "calibration":
-            interval = calibration_interval(one, own[name][0], plan)
+            interval = calibration_interval(one, own[name][0], plan, coupling)
             found[name] = (interval.low, interval.high, interval.estimate)
         elif name not in kept:
             others[name] = one
@@ -282,40 +279,13 @@ def _figure(
     return Figure(name, label, value, low, high, corrected, one.better, note)
 
 
-def _tallies(tables: _TableStates, num_bins: int) -> Tallies:
-    def array(value: Tensor) -> Any:
-        return value.detach().cpu().double().numpy()
-
-    ranked = tables.ranks.ranked()
-    mass = array(tables.ranks.mass_totals(num_bins))
-    ends = np.cumsum(np.rint(mass[:, 0])).astype(np.int64)
-    # A bin's edge is the confidence of its last row; the first begins at 0.
-    group = torch.searchsorted(ranked.bounds, torch.from_numpy(ends).to(ranked.bounds.device))
-    mass_edges = np.concatenate(([0.0], array(ranked.score[group - 1])))
-    mass_edges[-1] = 1.0
-    count, risk, threshold = (array(v) for v in accepted(ranked))
-    picked = np.unique(np.searchsorted(count, np.linspace(0.005, 1, 200) * count[-1]))
-    picked = picked[picked < len(count)]
-    curve = np.stack((count / count[-1], risk, threshold), axis=1)[picked]
-    return Tallies(
-        bins=array(tables.bins.total("totals")),
-        mass_bins=mass,
-        mass_edges=mass_edges,
-        class_bins=array(tables.class_bins.total("totals")),
-        class_nll=array(tables.nll.total("totals")),
-        class_correct=array(tables.correct.total("totals"))[:, 1],
-        class_predicted=array(tables.predicted.total("totals")),
-        coverage=curve,
-    )
-
-
 def _gap(ranks: RankState) -> Tensor:
     """Confidence less correctness of each row."""
     return ranks.joined("scores").double() - (~ranks.joined("losses")).double()
 
 
 def _verdict(
-    tables: _TableStates,
+    tables: TableStates,
     found: dict[str, tuple[float, float, float | None]],
     plan: Plan,
     dense: bool,

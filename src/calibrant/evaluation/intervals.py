@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.evaluation.bootstrap import (
+    MOST_CELLS,
+    ClassCellState,
     affordable,
     kept_states,
     percentiles,
@@ -21,6 +23,7 @@ from calibrant.evaluation.inversion import Interval, invert
 from calibrant.evaluation.value import wilson
 from calibrant.functional.blocks import Array
 from calibrant.metrics.base import Measure, State, compute_all
+from calibrant.metrics.classwise import ClassBinState
 from calibrant.metrics.means import MeanState, RowState
 
 # Errors that are costly to simulate take fewer draws.
@@ -37,7 +40,9 @@ class Plan:
     seed: int = 0
 
 
-def calibration_interval(measure: Measure, state: State, plan: Plan) -> Interval:
+def calibration_interval(
+    measure: Measure, state: State, plan: Plan, coupling: float = 1.0
+) -> Interval:
     """Interval of a calibration error, corrected for its upward bias."""
     if measure.name == "mce":
         return worst_bin_interval(measure.cells(state), plan.level)  # type: ignore[misc]
@@ -50,10 +55,23 @@ def calibration_interval(measure: Measure, state: State, plan: Plan) -> Interval
         cells,
         measure.error,
         population=measure.population,
+        coupling=coupling if cells.ndim == 3 else 1.0,
         level=plan.level,
         resamples=max(100, min(draws, _CELL_BUDGET // number)),
         seed=plan.seed,
     )
+
+
+def cell_states(measures: Iterable[Measure], size: int) -> list[ClassCellState]:
+    """What tells how a class-wise error's cells vary together, where it fits in memory."""
+    binned = (s for one in measures if one.kind == "calibration" for s in one.build())
+    numbers = [s.num_bins for s in binned if isinstance(s, ClassBinState)]
+    return [ClassCellState(numbers[0])] if numbers and size <= MOST_CELLS else []
+
+
+def coupling_of(rows: Sequence[ClassCellState]) -> float:
+    """The coupling that the rows show, or 1 where none were kept."""
+    return max(1.0, rows[0].coupling()) if rows else 1.0
 
 
 def worst_bin_interval(cells: Tensor, level: float) -> Interval:
@@ -68,8 +86,7 @@ def worst_bin_interval(cells: Tensor, level: float) -> Interval:
     inside = (low <= mean) & (mean <= high)
     nearest = np.where(inside, 0.0, np.minimum(np.abs(low - mean), np.abs(high - mean)))
     farthest = np.maximum(np.abs(low - mean), np.abs(high - mean))
-    best = float(np.average(np.abs(correct / count - mean), weights=count))
-    return Interval(float(nearest.max()), float(farthest.max()), max(best, float(nearest.max())))
+    return Interval(float(nearest.max()), float(farthest.max()), None)
 
 
 def row_intervals(
@@ -155,8 +172,9 @@ def bootstrap_interval(
     one, name = {measure.name: measure}, measure.name
     if measure.kind == "calibration":
         (state,) = measure.build()
-        compute_all([measure], [(preds, target)], extra=[state], **how)
-        return calibration_interval(measure, state, plan)
+        rows = cell_states([measure], int(np.prod(preds.shape)))
+        compute_all([measure], [(preds, target)], extra=[state, *rows], **how)
+        return calibration_interval(measure, state, plan, coupling_of(rows))
     kept = kept_states(one, classes=False)
     count = MeanState("correct") if measure.build()[0].num_labels is None else None
     extra = [*kept.values(), *([count] if count else [])]

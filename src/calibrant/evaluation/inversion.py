@@ -31,11 +31,14 @@ _POINTS = 13  # on the path of possible truths
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval for the true value, and an estimate corrected for bias."""
+    """A confidence interval for the true value, and an estimate corrected for bias.
+
+    ``estimate`` is None where no better one than the plug-in value is known.
+    """
 
     low: float
     high: float
-    estimate: float
+    estimate: float | None
 
 
 def invert(
@@ -43,6 +46,7 @@ def invert(
     statistic: Statistic,
     *,
     population: Statistic | None = None,
+    coupling: float = 1.0,
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
@@ -51,7 +55,8 @@ def invert(
 
     ``totals`` is (..., 3): rows, sum of confidence and sum of correctness of each cell (a
     bin, or a bin of a class). ``statistic`` maps (R, ..., 3) to (R,), ``population`` is the
-    same without any correction for noise.
+    same without any correction for noise. ``coupling`` is by how much the value varies more
+    than if cells were independent, as they are drawn.
     """
     cells = totals.detach().cpu().double().numpy()
     count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
@@ -72,12 +77,15 @@ def invert(
 
         spread = draw(chance(_solve(expected, observed))).std()
         # Five rows more, where all rows agree and nothing seems to vary.
-        reach = observed + max(4.0 * float(noise.std()), 4.0 * float(spread), 5.0 / count.sum())
+        reach = observed + max(
+            4.0 * coupling * float(noise.std()), 4.0 * coupling * float(spread), 5.0 / count.sum()
+        )
         taus = np.linspace(0.0, _solve(expected, reach), _POINTS)
         errors = np.array([expected(tau) for tau in taus])
         marks = [np.quantile(noise, wanted)]
         marks += [np.quantile(draw(chance(tau)), wanted) for tau in taus[1:]]
         upper, median, lower = np.maximum.accumulate(np.stack(marks), axis=0).T
+        upper, lower = (median + coupling * (mark - median) for mark in (upper, lower))
         middle = _cross(observed, median, errors, side="left")
         # A value below what even a calibrated model shows says no more than its typical value.
         high = _cross(max(observed, median[0]), lower, errors, side="right")

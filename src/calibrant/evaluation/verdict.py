@@ -22,7 +22,8 @@ def rows(number: int) -> str:
 
 def chance_words(p_value: float) -> str:
     """A p-value as a sentence's end."""
-    return "p < 0.001" if p_value <= 0.001 else f"p = {p_value:.3f}"
+    # No-break spaces keep it on one line.
+    return "p\u00a0<\u00a00.001" if p_value <= 0.001 else f"p\u00a0=\u00a0{p_value:.3f}"
 
 
 def conclude(

@@ -1,0 +1,125 @@
+"""What the README and its neighbours say is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+from typer.testing import CliRunner
+
+import calibrant
+from calibrant.demo import digits_split, predict, train_network
+from calibrant.evaluation import DEFAULT_METRICS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, flags=re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where a reader is after `make demo`: its predictions lie in calibrant-demo."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "calibrant-demo").mkdir()
+    split = digits_split()
+    network = train_network(split.train_images, split.train_labels)
+    predictions = predict(network, split.test_images, split.test_labels, name="digits")
+    predictions.write(folder / "calibrant-demo" / "predictions.npz")
+    return folder
+
+
+def given():
+    """The names the examples take as the reader's own."""
+    rng = np.random.default_rng(0)
+    logits, labels = 3 * rng.normal(size=(300, 4)), rng.integers(0, 4, 300)
+    images, target = torch.randn(20, 8), torch.randint(0, 3, (20,))
+    exponent = np.exp(logits)
+    return {
+        "logits": logits,
+        "labels": labels,
+        "probs": exponent / exponent.sum(1, keepdims=True),
+        "pixels": torch.randn(2, 3, 5, 5),
+        "masks": torch.randint(0, 3, (2, 5, 5)).index_fill_(1, torch.tensor([0]), 255),
+        "model": nn.Linear(8, 3),
+        "loader": [(images, target)] * 2,
+    }
+
+
+def test_python_examples_run_in_the_order_they_are_read(folder, monkeypatch, capsys):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    monkeypatch.chdir(folder)
+    names = given()
+    assert len(blocks("python")) >= 4
+    for number, code in enumerate(blocks("python")):
+        exec(compile(code, f"README.md, example {number + 1}", "exec"), names)  # noqa: S102
+    assert "overconfident" in capsys.readouterr().out
+    assert (folder / "report.html").stat().st_size > 10_000
+
+
+def test_the_first_example_is_three_lines():
+    assert len(blocks("python")[0].strip().splitlines()[2:]) == 3
+
+
+def test_commands_run_and_say_what_is_shown(folder, monkeypatch):
+    from calibrant.cli import app
+
+    monkeypatch.chdir(folder)
+    commands = re.findall(r"^\$ calibrant (.*)$", "".join(blocks("console")), flags=re.M)
+    assert len(commands) >= 4
+    for words in map(shlex.split, commands):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == (3 if "--fail-above" in words else 0), result.output
+    # Figures differ in their last digits from one machine to the next; their names do not.
+    shown = CliRunner().invoke(app, shlex.split(commands[0]), env={"COLUMNS": "88"}).stdout
+    for name in ("overconfident", "95% interval", "corrected", *DEFAULT_METRICS):
+        assert name in shown
+        assert name in blocks("console")[0]
+
+
+def test_table_of_metrics_is_that_of_the_registry():
+    found = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", README, flags=re.M))
+    assert found == calibrant.metrics.available()
+    assert f"{len(found)} metrics" in README
+    assert "the usual twelve" in README
+    assert len(DEFAULT_METRICS) == 12
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    targets = re.findall(r'(?:\]\(|src=")([^)"#]+)', text)
+    missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
+    assert missing == []
+
+
+def test_picture_is_small_enough_to_clone():
+    assert (ROOT / "docs" / "report.png").stat().st_size < 300_000
+
+
+def test_citation_agrees_with_the_package_and_the_report():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == calibrant.__version__
+    assert citation["license"] == "Apache-2.0"
+    section = Path(calibrant.__file__).parent / "report/assets/sections/citing.html"
+    bibtex = " ".join(section.read_text(encoding="utf-8").split())
+    assert f"{{{citation['title']}}}" in bibtex
+    assert citation["authors"] == [{"name": "The calibrant developers"}]
+    assert citation["authors"][0]["name"] in bibtex
+
+
+def test_changelog_tells_of_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]" in text
+    assert f"## [{calibrant.__version__}]" in text
