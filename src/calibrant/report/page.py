@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +20,12 @@ from calibrant._version import __version__
 from calibrant.functional.errors import InputError
 from calibrant.report import words
 from calibrant.report.payload import embed, payload
+from calibrant.report.repair import repair
+from calibrant.report.sample import sample
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import Evaluation, Figure, Verdict
+    from calibrant.evaluation import Comparison, Evaluation, Figure, Verdict
+    from calibrant.predictions import Predictions
 
 
 class Section(NamedTuple):
@@ -29,12 +33,15 @@ class Section(NamedTuple):
 
     name: str
     heading: str
+    needs: str | None = None  # an argument of `render` without which it is left out
 
 
 SECTIONS = (
     Section("verdict", "Verdict"),
+    Section("repair", "Before and after", needs="after"),
     Section("figures", "Figures"),
     Section("reliability", "Reliability"),
+    Section("temperature", "Try a temperature", needs="predictions"),
     Section("classes", "Classes"),
     Section("selective", "Selective prediction"),
     Section("table", "Class table"),
@@ -47,15 +54,35 @@ SCRIPTS = ("core", "format", "svg", "plot")
 CARDS = ("accuracy", "ece", "nll", "brier")
 
 
-def render(evaluation: Evaluation, *, title: str | None = None) -> str:
+def render(
+    evaluation: Evaluation,
+    *,
+    title: str | None = None,
+    after: Evaluation | None = None,
+    comparison: Comparison | None = None,
+    explanation: str | None = None,
+    predictions: Predictions | None = None,
+) -> str:
     """The report on an evaluation, as the text of one HTML file.
 
-    The same evaluation and title give the same text, byte for byte.
+    The same arguments give the same text, byte for byte.
 
     Args:
         evaluation: what :func:`calibrant.evaluate` returned.
         title: heading of the page; the name of the predictions when left out.
+        after: the evaluation of the same rows after a repair, to be shown beside it.
+        comparison: what :func:`calibrant.compare` said of the two, before first.
+        explanation: what the repair is, in words; an empty line begins a new paragraph.
+        predictions: those of the evaluation, for a slider that applies a temperature to them.
+            The page holds derived numbers of at most 2,000 rows, chosen by a fixed seed.
     """
+    if after is None and (comparison is not None or explanation is not None):
+        raise InputError("a comparison or explanation needs the evaluation after the repair")
+    if predictions is not None:
+        _check_same(evaluation, predictions)
+    given = {"after": after, "predictions": predictions}
+    sections = [each for each in SECTIONS if each.needs is None or given[each.needs] is not None]
+
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -78,7 +105,7 @@ def render(evaluation: Evaluation, *, title: str | None = None) -> str:
     script = "\n".join(
         [
             *(_asset(f"js/{name}.js") for name in SCRIPTS),
-            *(_asset(f"sections/{section.name}.js", missing="") for section in SECTIONS),
+            *(_asset(f"sections/{section.name}.js", missing="") for section in sections),
             "report.start();",
         ]
     )
@@ -87,40 +114,64 @@ def render(evaluation: Evaluation, *, title: str | None = None) -> str:
         f"script-src {_digest(early)} {_digest(script)}; base-uri 'none'; form-action 'none'"
     )
     cards, others = _cards(evaluation)
+    temperature = None if predictions is None else sample(predictions)
     text = environment.get_template("page.html").render(
         evaluation=evaluation,
         title=evaluation.name if title is None else title,
         version=__version__,
-        sections=SECTIONS,
+        sections=sections,
         cards=cards,
         others=others,
         gauge=None if evaluation.verdict is None else _gauge(evaluation.verdict),
         tone=_tone(evaluation),
         settings=_settings(evaluation),
         level=words.level(evaluation.settings),
+        after=after,
+        repair=None if after is None else repair(evaluation, after, comparison, explanation),
+        temperature=temperature,
         policy=Markup(policy),
         style=Markup(style),
         early=Markup(early),
         script=Markup(script),
-        data=Markup(embed(payload(evaluation))),
+        data=Markup(embed(payload(evaluation, after=after, temperature=temperature))),
     )
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def write(evaluation: Evaluation, path: str | Path, *, title: str | None = None) -> Path:
+def write(
+    evaluation: Evaluation,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    after: Evaluation | None = None,
+    comparison: Comparison | None = None,
+    explanation: str | None = None,
+    predictions: Predictions | None = None,
+) -> Path:
     """Write the report to ``path``, whole or not at all, and return where it is.
 
     Args:
         evaluation: what :func:`calibrant.evaluate` returned.
         path: the file to write; folders on the way are made, an existing file is replaced.
         title: heading of the page; the name of the predictions when left out.
+        after: the evaluation of the same rows after a repair; see :func:`render`.
+        comparison: what :func:`calibrant.compare` said of the two, before first.
+        explanation: what the repair is, in words.
+        predictions: those of the evaluation, for a slider that applies a temperature.
     """
     target = Path(path)
     if target.is_dir():
         raise InputError(
             f"{target} is a folder; give the report a file name, such as {target / 'report.html'}."
         )
-    text = render(evaluation, title=title)
+    text = render(
+        evaluation,
+        title=title,
+        after=after,
+        comparison=comparison,
+        explanation=explanation,
+        predictions=predictions,
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -129,6 +180,18 @@ def write(evaluation: Evaluation, path: str | Path, *, title: str | None = None)
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+def _check_same(evaluation: Evaluation, predictions: Predictions) -> None:
+    """The slider is for the rows of the evaluation, as far as that can be told."""
+    counted = evaluation.num_rows + evaluation.num_ignored
+    rows = math.prod(predictions.labels.shape)
+    if (rows, predictions.num_classes) != (counted, evaluation.num_classes):
+        raise InputError(
+            f"the predictions must be those of the evaluation: {predictions.name} has {rows:,} "
+            f"rows and {predictions.num_classes:,} classes, {evaluation.name} has {counted:,} and "
+            f"{evaluation.num_classes:,}"
+        )
 
 
 def _asset(name: str, missing: str | None = None) -> str:

@@ -48,18 +48,26 @@ CLASS_COLUMNS = (
 MOST_CLASS_DIAGRAMS = 2000
 
 
-def payload(evaluation: Evaluation) -> dict[str, Any]:
+def payload(
+    evaluation: Evaluation,
+    *,
+    after: Evaluation | None = None,
+    temperature: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """What the scripts of the page need, as plain lists, numbers and strings."""
     return {
         "name": evaluation.name,
         "rows": int(evaluation.num_rows),
         "level": words.level(evaluation.settings),
         "z": _rounded(words.deviations(evaluation.settings)),
+        "tail": _rounded((1 - words.level_share(evaluation.settings)) / 2),
         "binColumns": BIN_COLUMNS,
         "bins": {
             "width": _records(evaluation.bins, BIN_COLUMNS),
             "mass": _records(evaluation.mass_bins, BIN_COLUMNS),
         },
+        "after": None if after is None else _records(after.bins, BIN_COLUMNS),
+        "temperature": temperature,
         "classColumns": CLASS_COLUMNS,
         "classes": _records(evaluation.classes, CLASS_COLUMNS),
         "classBins": _class_bins(evaluation),

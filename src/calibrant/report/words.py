@@ -68,6 +68,27 @@ def figure_text(name: str, value: float | None) -> str:
     return text if "." in text or text == NOTHING else text.replace("%", ".0%")
 
 
+def difference_text(name: str, value: float) -> str:
+    """A signed difference of two values of a figure: shares in points, others as scores."""
+    text = _signed(name, value)
+    return f"{text} points" if name in PERCENT_FIGURES and math.isfinite(value) else text
+
+
+def range_text(name: str, low: float, high: float) -> str:
+    """The interval of such a difference: ``−0.28 to −0.21``, ``−0.5 to +0.1 points``."""
+    return f"{_signed(name, low)} to {difference_text(name, high)}"
+
+
+def _signed(name: str, value: float) -> str:
+    if math.isfinite(value) and name in PERCENT_FIGURES:
+        return points(value) if value else "0.00"
+    if math.isfinite(value) and 0 < abs(value) < 0.001:
+        # Two digits, never in the form 1e-05, which is hard to compare down a column.
+        digits = min(1 - math.floor(math.log10(abs(value))), 7)
+        return f"{value:+.{digits}f}".replace("-", "−")
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
 def shorten(text: str, longest: int) -> str:
     """At most ``longest`` characters, with an ellipsis where some were cut."""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"

@@ -10,6 +10,7 @@ const report = (() => {
   const data = {
     ...raw,
     bins: { width: objects(raw.binColumns, raw.bins.width), mass: objects(raw.binColumns, raw.bins.mass) },
+    after: raw.after && objects(raw.binColumns, raw.after),
     classes: objects(raw.classColumns, raw.classes),
     riskCoverage: objects(["coverage", "risk", "threshold"], raw.riskCoverage),
   };

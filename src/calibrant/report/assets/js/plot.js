@@ -1,3 +1,27 @@
+// Wilson's interval of a share (1927), which stays inside [0, 1] and holds up for few rows.
+report.wilson = (rate, total) => {
+  const { z } = report.data;
+  const centre = (rate + (z * z) / (2 * total)) / (1 + (z * z) / total);
+  const half = (z / (1 + (z * z) / total)) * Math.sqrt((rate * (1 - rate)) / total + (z * z) / (4 * total * total));
+  return [Math.max(centre - half, 0), Math.min(centre + half, 1)];
+};
+
+// Bins of the top confidence as the marks of a reliability plot; empty ones have none.
+report.binMarks = (bins) => {
+  const { percent, rows } = report.format;
+  return bins.filter((bin) => bin.count > 0).map((bin) => {
+    const inside = bin.accuracy >= bin.band_low && bin.accuracy <= bin.band_high;
+    const state = inside ? "inside" : bin.accuracy < bin.confidence ? "over" : "under";
+    return {
+      ...bin, state, x: bin.confidence, y: bin.accuracy, low: bin.accuracy_low, high: bin.accuracy_high,
+      bandLow: bin.band_low, bandHigh: bin.band_high, from: bin.low, to: bin.high,
+      label: `Confidence ${percent(bin.low)} to ${percent(bin.high)}: ${rows(bin.count)}, mean confidence ${percent(bin.confidence)}, `
+        + `accuracy ${percent(bin.accuracy)}, ${report.data.level} interval ${percent(bin.accuracy_low)} to ${percent(bin.accuracy_high)}, `
+        + `${inside ? "inside" : "outside"} the range of a calibrated model`,
+    };
+  });
+};
+
 // The mark that adds most to the ECE, among those from the first wanted on.
 report.heaviest = (marks, first = 0) => {
   const weight = (mark) => mark.count * Math.abs(mark.x - mark.y);

@@ -15,15 +15,8 @@ report.section("classes", (root, data) => {
   let plot = null;
   let bars = [];
 
-  // Wilson's interval of a share (1927), which stays inside [0, 1] and holds up for few rows.
-  const wilson = (rate, total) => {
-    const z = data.z;
-    const centre = (rate + (z * z) / (2 * total)) / (1 + (z * z) / total);
-    const half = (z / (1 + (z * z) / total)) * Math.sqrt((rate * (1 - rate)) / total + (z * z) / (4 * total * total));
-    return [Math.max(centre - half, 0), Math.min(centre + half, 1)];
-  };
   const read = () => (data.classBins[current.index] || []).map(([bin, total, mean, frequency]) => {
-    const [low, high] = wilson(frequency, total);
+    const [low, high] = report.wilson(frequency, total);
     const state = mean >= low && mean <= high ? "inside" : frequency < mean ? "over" : "under";
     return {
       x: mean, y: frequency, low, high, from: bin / numBins, to: (bin + 1) / numBins, count: total, state,

@@ -1,5 +1,5 @@
 report.section("reliability", (root, data) => {
-  const { percent, share, points, rows, count } = report.format;
+  const { percent, share, points, count } = report.format;
   const readout = root.querySelector("[data-readout]");
   const total = data.bins.width.reduce((sum, bin) => sum + bin.count, 0);
   let binning = "width";
@@ -8,17 +8,7 @@ report.section("reliability", (root, data) => {
   let plot = null;
   let bars = null;
 
-  const read = () => data.bins[binning].filter((bin) => bin.count > 0).map((bin) => {
-    const inside = bin.accuracy >= bin.band_low && bin.accuracy <= bin.band_high;
-    const state = inside ? "inside" : bin.accuracy < bin.confidence ? "over" : "under";
-    return {
-      ...bin, state, x: bin.confidence, y: bin.accuracy, low: bin.accuracy_low, high: bin.accuracy_high,
-      bandLow: bin.band_low, bandHigh: bin.band_high, from: bin.low, to: bin.high,
-      label: `Confidence ${percent(bin.low)} to ${percent(bin.high)}: ${rows(bin.count)}, mean confidence ${percent(bin.confidence)}, `
-        + `accuracy ${percent(bin.accuracy)}, ${data.level} interval ${percent(bin.accuracy_low)} to ${percent(bin.accuracy_high)}, `
-        + `${inside ? "inside" : "outside"} the range of a calibrated model`,
-    };
-  });
+  const read = () => report.binMarks(data.bins[binning]);
   const words = {
     over: "Outside the range of a calibrated model: it claims more than it delivers here.",
     under: "Outside the range of a calibrated model: it is right more often than it says here.",
