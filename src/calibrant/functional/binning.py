@@ -53,7 +53,7 @@ def nonzero_above(values: Tensor, threshold: float) -> Tensor:
     if values.dtype == torch.float32:
         # The largest float32 not above the threshold, so that rounding moves no value.
         single = np.float32(threshold)
-        bound = float(np.nextafter(single, np.float32(0)) if single > threshold else single)
+        bound = float(np.nextafter(single, np.float32(0)) if float(single) > threshold else single)
     mask = (values > bound).flatten()
     if mask.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(mask.numpy()))

@@ -9,7 +9,7 @@ the size of the input is ever made.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeAlias
 
@@ -18,17 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrant.functional.checks import check_block, check_shapes
 from calibrant.functional.errors import InputError, first
 
 Array: TypeAlias = "Tensor | NDArray[np.generic]"
 
-# Elements a block holds: two float32 buffers of this size fit the second-level cache.
+# Elements a block holds: one or two float32 buffers of this size stay in the cache.
 _CPU_ELEMENTS = 1 << 18
-_CPU_ELEMENTS_WIDE = 1 << 19
+_CPU_ELEMENTS_WIDE = 1 << 20
 _DEVICE_ELEMENTS = 1 << 24
 # Below this many classes a block is transposed: reducing across rows is then vectorised.
 _NARROW = 48
-_SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
 class Block:
@@ -37,17 +37,20 @@ class Block:
     def __init__(
         self,
         scores: Tensor,
-        probs: Tensor,
         class_dim: int,
         target: Tensor | None,
+        *,
         from_logits: bool,
+        nll_only: bool,
         raw: Tensor,
+        buffer: Tensor,
     ) -> None:
         self.scores = scores
-        self.probs = probs
         self.class_dim = class_dim
         self._target = target
         self.from_logits = from_logits
+        self._nll_only = nll_only
+        self._buffer = buffer
         self.raw = raw  # (rows, classes) as given: a view of the caller's array where possible
 
     @property
@@ -60,18 +63,25 @@ class Block:
     @property
     def num_rows(self) -> int:
         """How many rows the block holds."""
-        return self.probs.shape[1 - self.class_dim]
+        return self.scores.shape[1 - self.class_dim]
 
     @property
     def num_classes(self) -> int:
         """How many classes the rows have."""
-        return self.probs.shape[self.class_dim]
+        return self.scores.shape[self.class_dim]
 
     def take(self, values: Tensor, index: Tensor) -> Tensor:
         """``values[n, index[n]]`` of each row n, whatever the layout."""
         return values.gather(self.class_dim, index.unsqueeze(self.class_dim)).squeeze(
             self.class_dim
         )
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """p = softmax(z), in the layout of the scores."""
+        if not self.from_logits:
+            return self.scores
+        return torch.softmax(self.scores, self.class_dim, out=self._buffer)
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -131,7 +141,13 @@ class Block:
         """−ln p_y in float64; from logits finite whatever underflows, else inf at p_y = 0."""
         if not self.from_logits:
             return -self.true_prob.double().log()
-        return (self.top_score - self.true_score).double() - self.confidence.double().log()
+        if self._nll_only:  # cheaper where nothing else is asked for
+            logs = torch.log_softmax(self.scores, self.class_dim, out=self._buffer)
+            found = -self.take(logs, self.target).double()
+            if bool(torch.isfinite(found.sum())):
+                return found
+        gap = self.top_score.double() - self.true_score.double()  # float32 could overflow
+        return gap - self.confidence.double().log()
 
     @cached_property
     def brier(self) -> Tensor:
@@ -157,7 +173,7 @@ class Block:
     def log_normaliser(self) -> Tensor:
         """ln Σ_k exp z_k (0 for probabilities), so that ln p_k = z_k − this; float64."""
         if not self.from_logits:
-            return torch.zeros(self.num_rows, dtype=torch.float64, device=self.probs.device)
+            return torch.zeros(self.num_rows, dtype=torch.float64, device=self.scores.device)
         return self.top_score.double() - self.confidence.double().log()
 
 
@@ -175,46 +191,14 @@ def to_tensor(values: Array) -> Tensor:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype in (np.uint16, np.uint32, np.uint64):
         array = array.astype(np.int64)
-    if any(stride < 0 for stride in array.strides):
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy()
     with warnings.catch_warnings():
         # A read-only array (a memory map) is never written to here.
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)
-
-
-def check_shapes(preds: Tensor, target: Tensor | None) -> None:
-    """Say what is wrong with the shapes or dtypes of a pair of arrays."""
-    if not preds.is_floating_point():
-        raise InputError(
-            f"scores must be floating point, found {preds.dtype}; "
-            "if these are predicted classes, metrics of confidence cannot be computed from them"
-        )
-    if preds.ndim == 0:
-        raise InputError("scores must have at least one dimension, found a single number")
-    if preds.shape[0] == 0 or preds.numel() == 0:
-        raise InputError(f"no rows: scores have shape {tuple(preds.shape)}")
-    if preds.ndim >= 2 and preds.shape[1] < 2:
-        raise InputError(
-            f"scores of shape {tuple(preds.shape)} have {preds.shape[1]} class; for a binary "
-            "score give shape (N,), for two classes (N, 2)"
-        )
-    if target is None:
-        return
-    if target.is_floating_point() or target.is_complex():
-        raise InputError(
-            f"labels must be integers, found {target.dtype}; convert with .long() or "
-            ".astype('int64')"
-        )
-    wanted = (preds.shape[0], *preds.shape[2:])
-    if tuple(target.shape) != wanted:
-        hint = ""
-        if tuple(target.shape) == tuple(preds.shape) and preds.ndim == 2:
-            hint = "; one-hot labels: give labels.argmax(1), multilabel is out of scope"
-        raise InputError(
-            f"scores of shape {tuple(preds.shape)} need labels of shape {wanted}, "
-            f"found {tuple(target.shape)}{hint}"
-        )
 
 
 def blocks(
@@ -224,26 +208,28 @@ def blocks(
     from_logits: bool = True,
     ignore_index: int | None = None,
     num_labels: int | None = None,
+    nll_only: bool = False,
     validate: bool = True,
 ) -> Iterator[Block]:
     """Draw (N,K), (N,) or (N,K,...) predictions block by block.
 
     ``num_labels`` bounds the labels where they are not classes (2 for in- and
-    out-of-distribution). Rows whose label is ``ignore_index`` are left out.
+    out-of-distribution). Rows whose label is ``ignore_index`` are left out. ``nll_only``
+    promises that nothing but the negative log-likelihood will be asked for.
     """
     scores = to_tensor(preds)
     labels = None if target is None else to_tensor(target)
     check_shapes(scores, labels)
     if labels is not None and labels.device != scores.device:
         labels = labels.to(scores.device)
-    narrow_half = scores.dtype in (torch.float16, torch.bfloat16)
-    dtype = torch.float32 if narrow_half else scores.dtype
+    dtype = torch.float32 if scores.dtype.itemsize < 4 else scores.dtype
     start = 0
     buffers: dict[str, Tensor] = {}
     for raw, block_labels, class_dim in _pieces(scores, labels):
         if raw.device.type == "mps":  # no float64 there: the sums are kept on the CPU
             raw, block_labels = raw.cpu(), None if block_labels is None else block_labels.cpu()
         if class_dim == -1:  # one binary score a row: the other class has logit 0
+            raw = raw.to(dtype)  # before 1 − p, which half precision would round
             raw = torch.stack((torch.zeros_like(raw) if from_logits else 1 - raw, raw))
             class_dim = 0
         rows, where = raw.shape[1 - class_dim], None
@@ -263,7 +249,7 @@ def blocks(
             x = _buffer(buffers, "scores", (x.shape[1], x.shape[0]), x).copy_(x.t())
             class_dim = 0
         if validate:
-            _check_block(
+            check_block(
                 x,
                 index,
                 class_dim,
@@ -272,14 +258,17 @@ def blocks(
                 locate=lambda bad, where=where, start=start: first(  # type: ignore[misc]
                     ((bad if where is None else where[bad]) + start).tolist()
                 ),
-                tolerance=_SUM_TOLERANCE.get(scores.dtype, 1e-3),
+                tolerance=1e-2 if scores.dtype.itemsize < 4 else 1e-3,
             )
-        if from_logits:
-            out = _buffer(buffers, "probs", tuple(x.shape), x)
-            probs = torch.softmax(x, class_dim, out=out)
-        else:
-            probs = x
-        yield Block(x, probs, class_dim, index, from_logits, by_row)
+        yield Block(
+            x,
+            class_dim,
+            index,
+            from_logits=from_logits,
+            nll_only=nll_only,
+            raw=by_row,
+            buffer=_buffer(buffers, "probs", tuple(x.shape), x),
+        )
         start += rows
 
 
@@ -311,50 +300,3 @@ def _pieces(scores: Tensor, labels: Tensor | None) -> Iterator[tuple[Tensor, Ten
         theirs = None if labels is None else labels[i : i + images].reshape(-1)
         for j in range(0, some.shape[1], max(step, 1)):
             yield some[:, j : j + step], None if theirs is None else theirs[j : j + step], 0
-
-
-def _check_block(
-    x: Tensor,
-    index: Tensor | None,
-    class_dim: int,
-    *,
-    from_logits: bool,
-    bound: int,
-    locate: Callable[[Tensor], str],
-    tolerance: float,
-) -> None:
-    """Raise what is wrong with one block; ``locate`` tells rows of the whole from its own."""
-    low, high = (float(v) for v in torch.aminmax(x))
-    kind = "logits" if from_logits else "probabilities"
-    if not (np.isfinite(low) and np.isfinite(high)):
-        bad = (~torch.isfinite(x)).any(class_dim).nonzero().squeeze(1)
-        hint = (
-            "; -inf is the log of probability 0: give probabilities instead, or floor it"
-            if from_logits and low == -np.inf and high < np.inf
-            else ""
-        )
-        raise InputError(f"{kind} hold NaN or infinity, first in rows {locate(bad)}{hint}")
-    if not from_logits:
-        if low < -1e-6 or high > 1 + tolerance:
-            bad = ((x < -1e-6) | (x > 1 + tolerance)).any(class_dim).nonzero().squeeze(1)
-            raise InputError(
-                f"probabilities must lie in [0, 1], found {low:.4g} to {high:.4g}, first in "
-                f"rows {locate(bad)}; are these logits?"
-            )
-        total = x.sum(class_dim)
-        worst = (total - 1.0).abs().argmax()
-        if abs(float(total[worst]) - 1.0) > tolerance:
-            raise InputError(
-                f"probabilities must sum to one in each row; row {locate(worst.view(1))} sums "
-                f"to {float(total[worst]):.4g}. Divide each row by its sum, or give logits"
-            )
-    if index is not None:
-        bottom, top = (int(v) for v in torch.aminmax(index))
-        if bottom < 0 or top >= bound:
-            bad = ((index < 0) | (index >= bound)).nonzero().squeeze(1)
-            found = first(sorted(set(index[bad].tolist())))
-            raise InputError(
-                f"labels must lie in 0..{bound - 1}, found {found}, "
-                f"first in rows {locate(bad)}; if that marks rows to leave out, name it with "
-                "ignore_index"
-            )

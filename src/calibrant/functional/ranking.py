@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.functional.errors import InputError, first
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -50,7 +52,16 @@ class Ranked:
 
 def rank(score: Tensor, values: Tensor) -> Ranked:
     """Sort rows by score and gather them into groups of ties."""
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        bad = first((~torch.isfinite(values)).nonzero().squeeze(1).tolist())
+        raise InputError(
+            f"losses hold NaN or infinity, first in rows {bad}; cross-entropy is infinite where "
+            "the true class has probability 0: give logits, or floor the probabilities"
+        )
     ordered, carried = _sort(score, values)
+    if bool(ordered[-1:].isnan().any()):  # NaN sorts last
+        bad = first(score.isnan().nonzero().squeeze(1).tolist())
+        raise InputError(f"scores hold NaN, first in rows {bad}")
     last = torch.ones_like(ordered, dtype=torch.bool)
     torch.ne(ordered[1:], ordered[:-1], out=last[:-1])
     ends = (

@@ -167,7 +167,8 @@ def compute_all(
             target,
             from_logits=from_logits,
             ignore_index=ignore_index,
-            num_labels=next(iter(label_bounds)),
+            num_labels=next(iter(label_bounds), None),
+            nll_only=all(getattr(state, "quantity", None) == "nll" for state in states),
         ):
             for state in states:
                 state.update(block)

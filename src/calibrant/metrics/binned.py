@@ -35,9 +35,11 @@ class BinState(State):
 
 
 def check_order(order: float) -> float:
-    """The order p of a calibration error, at least 1."""
-    if not order >= 1:
-        raise InputError(f"order must be at least 1, found {order!r}")
+    """The order p of a calibration error, at least 1 and finite."""
+    if not 1 <= order < float("inf"):
+        raise InputError(
+            f"order must be a finite number of at least 1, found {order!r}; mce is the largest gap"
+        )
     return float(order)
 
 

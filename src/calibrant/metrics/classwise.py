@@ -18,6 +18,7 @@ from calibrant.functional.binning import (
     nonzero_above,
 )
 from calibrant.functional.blocks import Array, Block
+from calibrant.functional.errors import InputError
 from calibrant.functional.ranking import rank
 from calibrant.metrics.base import Measure, State, calibration_measure, choice, compute_one
 from calibrant.metrics.binned import check_order
@@ -54,8 +55,9 @@ class ClassBinState(State):
         mass = bin_sums(key, size, values.double()).view(classes, bins)
         # Per block in the precision of the block, pairwise; across blocks in float64.
         column = probs.sum(1 - block.class_dim).double()
-        count[:, 0] = rows - count.sum(1)
-        mass[:, 0] = (column - mass.sum(1)).clamp_min_(0.0)
+        # Added, not set: with one bin a given probability a hair above 1 is counted already.
+        count[:, 0] += rows - count.sum(1)
+        mass[:, 0] += (column - mass.sum(1)).clamp_min_(0.0)
         hit = bin_sums(block.target * bins + bin_index(block.true_prob, bins), size)
         self.add("totals", torch.stack((count, mass, hit.view(classes, bins)), dim=2))
 
@@ -80,7 +82,14 @@ class ProbState(State):
         self.logits = block.from_logits
         self.scores.append(block.raw.clone() if self.copy else block.raw)
         self.normalisers.append(block.log_normaliser)
-        self.targets.append(block.target)
+        self.targets.append(block.target.clone() if self.copy else block.target)
+
+    def merge(self, other: ProbState) -> ProbState:
+        """Take in another state's rows, which must be of the same kind of scores."""
+        if self.scores and other.scores and self.logits != other.logits:
+            raise InputError("cannot merge logits with probabilities")
+        self.logits = other.logits if other.scores else self.logits
+        return super().merge(other)
 
     def columns(self, first: int, last: int) -> Tensor:
         """p_k of every row for classes first..last−1: (N, last − first), float64."""
@@ -93,13 +102,21 @@ class ProbState(State):
         return torch.cat(parts)
 
     def class_columns(self) -> Iterator[tuple[int, Tensor]]:
-        """Each class and its probabilities, drawn some columns at a time."""
-        num_rows, classes = len(self.joined("targets")), self.scores[0].shape[1]
-        step = max(1, min(classes, (1 << 22) // num_rows))
+        """Each class and its probabilities, which are valid until the next one is drawn."""
+        target, classes = self.joined("targets"), self.scores[0].shape[1]
+        step = max(1, min(classes, (1 << 20) // len(target)))
+        some = torch.empty(step, len(target), dtype=torch.float64, device=target.device)
         for begin in range(0, classes, step):
-            some = self.columns(begin, min(begin + step, classes)).t().contiguous()
-            for offset, column in enumerate(some):
-                yield begin + offset, column
+            last = min(begin + step, classes)
+            row = 0
+            for scores, normaliser in zip(self.scores, self.normalisers, strict=True):
+                part = some[: last - begin, row : row + len(scores)]
+                part.copy_(scores[:, begin:last].t())
+                if self.logits:
+                    part.sub_(normaliser.to(part.device)).exp_()
+                row += len(scores)
+            for offset in range(last - begin):
+                yield begin + offset, some[offset]
 
 
 def mass_class_totals(state: ProbState, num_bins: int) -> Tensor:

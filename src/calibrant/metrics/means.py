@@ -26,10 +26,10 @@ class MeanState(State):
     def update(self, block: Block) -> None:
         """Take in one block of rows."""
         values = getattr(block, self.quantity).double()
-        infinite = torch.isinf(values).sum() if self.quantity == "nll" else torch.zeros(())
         total = values.sum()
-        count = torch.full_like(total, values.numel())
-        self.add("totals", torch.stack((count, total, infinite.to(total))))
+        infinite = 0 if bool(torch.isfinite(total)) else int(torch.isinf(values).sum())
+        count, infinite_count = (total.new_tensor(n) for n in (values.numel(), infinite))
+        self.add("totals", torch.stack((count, total, infinite_count)))
 
     def mean(self) -> Tensor:
         """The mean over all rows."""

@@ -1,7 +1,7 @@
 """Top-label calibration error from ranked confidences: equal mass, sweep, KS, smooth.
 
-These keep each row's confidence and correctness (5 bytes a row), because ranks cannot be
-had from sums.
+These keep each row's confidence and correctness (5 bytes a row, 9 where some need float64),
+because ranks cannot be had from sums.
 """
 
 from __future__ import annotations
@@ -21,10 +21,35 @@ from calibrant.metrics.base import State
 
 Rowwise: TypeAlias = "str | Callable[[Block], Tensor]"
 
+
+def _told_apart(block: Block, score: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """A score of each row, in float64 where float32 cannot tell rows apart.
+
+    Near 1 float32 runs out of digits: half the rows of a very sure network may have a
+    confidence of exactly 1, and would tie. ``of`` gives the score of probabilities (K, n).
+    """
+    if not block.from_logits or block.scores.dtype == torch.float64:
+        return score
+    sure = (block.confidence > 0.999).nonzero().squeeze(1)
+    if not sure.numel():
+        return score
+    logits = block.scores.index_select(1 - block.class_dim, sure).movedim(block.class_dim, 0)
+    score = score.to(torch.float64, copy=True)
+    score[sure] = of(torch.softmax(logits.double(), 0))
+    return score
+
+
+def _margin(probs: Tensor) -> Tensor:
+    first, second = probs.topk(2, dim=0).values
+    return first - second
+
+
 SCORES: dict[str, Callable[[Block], Tensor]] = {
-    "msp": lambda block: block.confidence,
-    "margin": lambda block: block.margin,
-    "neg_entropy": lambda block: -block.entropy,
+    "msp": lambda block: _told_apart(block, block.confidence, lambda p: p.amax(0)),
+    "margin": lambda block: _told_apart(block, block.margin, _margin),
+    "neg_entropy": lambda block: _told_apart(
+        block, -block.entropy, lambda p: -torch.special.entr(p).sum(0)
+    ),
     "max_logit": lambda block: block.top_score,
 }
 LOSSES: dict[str, Callable[[Block], Tensor]] = {
@@ -154,7 +179,11 @@ def ks_error(state: RankState) -> Tensor:
 
 def sweep_bins(state: RankState) -> int:
     """The largest number of equal-mass bins up to which their accuracies are monotone."""
-    num_rows = state.ranked().num_rows
+    ranked = state.ranked()
+    num_rows = ranked.num_rows
+    wrong = ranked.values.diff() / ranked.bounds.diff()
+    if not bool((wrong.diff() > 0).any()):
+        return num_rows  # already monotone row by row (all right, say), so at every number
     for num_bins in range(2, num_rows + 1):
         count, _, correct = state.mass_totals(num_bins).unbind(-1)
         if bool(((correct / count).diff() < -1e-12).any()):

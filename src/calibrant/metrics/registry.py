@@ -156,8 +156,8 @@ def measure(name: str, **options: Any) -> Measure:
     """A metric by name, with its options."""
     if name not in METRICS:
         near = get_close_matches(name, METRICS, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"no metric is called {name!r}{hint} All: {', '.join(METRICS)}")
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"no metric is called {name!r}.{hint} All: {', '.join(METRICS)}")
     try:
         return METRICS[name].make(**options)
     except TypeError as error:
