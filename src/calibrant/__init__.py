@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 
 if TYPE_CHECKING:
+    from calibrant.calibrators import attach, load
     from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
     from calibrant.functional.errors import InputError
     from calibrant.predictions import Predictions
@@ -25,9 +26,11 @@ __all__ = [
     "InputError",
     "Predictions",
     "__version__",
+    "attach",
     "bootstrap_interval",
     "compare",
     "evaluate",
+    "load",
 ]
 
 # Imported when first asked for, so that `import calibrant` costs next to nothing.
@@ -35,19 +38,21 @@ _HOME = {
     "Evaluation": "calibrant.evaluation",
     "InputError": "calibrant.functional.errors",
     "Predictions": "calibrant.predictions",
+    "attach": "calibrant.calibrators",
     "bootstrap_interval": "calibrant.evaluation",
     "compare": "calibrant.evaluation",
     "evaluate": "calibrant.evaluation",
+    "load": "calibrant.calibrators",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    if name in ("metrics", "report"):
+    if name in ("calibrators", "metrics", "report"):
         return import_module(f"calibrant.{name}")
     raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "metrics", "report"])
+    return sorted([*__all__, "calibrators", "metrics", "report"])

@@ -30,6 +30,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # safetensors would keep it from everyone else
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,0 +1,35 @@
+"""Calibrators: better probabilities for a classifier already trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.calibrators.attach import Calibrated, attach
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.export import export_onnx, export_program
+from calibrant.calibrators.registry import available, get
+from calibrant.calibrators.saving import load, save
+
+if TYPE_CHECKING:
+    from calibrant.calibrators.estimator import CalibrantClassifier
+
+__all__ = [
+    "CalibrantClassifier",
+    "Calibrated",
+    "Calibrator",
+    "attach",
+    "available",
+    "export_onnx",
+    "export_program",
+    "get",
+    "load",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CalibrantClassifier":  # it needs scikit-learn, which is slow to import
+        from calibrant.calibrators.estimator import CalibrantClassifier
+
+        return CalibrantClassifier
+    raise AttributeError(f"module 'calibrant.calibrators' has no attribute {name!r}")

@@ -1,0 +1,235 @@
+"""What vector, matrix and Dirichlet scaling share: a ridge toward temperature, and its strength."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.multinomial import Blocks, Problem, Ridge, minimise, to_blocks
+from calibrant.calibrators.temperature import fit_temperature
+from calibrant.functional.errors import InputError
+
+Strength = float | str
+
+_LEVELS = 11  # half decades, from 1,000 (more for more than 100 classes) down
+_LOOSE = 1e-5  # nats a row: where candidates are compared
+_TIGHT = 1e-9
+_TIGHT_SINGLE = 1e-7
+_CHEAP = 5e9  # multiplications of one pass through all rows, times folds
+
+
+class AffineCalibrator(Calibrator):
+    """An affine map of logits, held to the best temperature by a ridge.
+
+    With u = f(z)/T the logits at the best temperature and s their root mean square, fit
+
+        Σ_n CE(u + C·u/s + b, y) + ½ λ (Σ_i b_i² + ω Σ_i C_ii²) + ½ μ Σ_(i≠j) C_ij²
+
+    so that strengths have no unit: 1/√λ is how many nats a coefficient is expected to move
+    a logit by. ``"auto"`` chooses them by cross-validated likelihood in this fit, first
+    λ with μ infinite and then μ, each from infinity (temperature itself) down in decades
+    while that helps by more than half a standard error of the paired rows (more for few
+    rows), then half a decade to either side. Folds are drawn without stratification:
+    stratified ones make class frequencies look better known than they are. Where passes are
+    dear, fewer of the folds are held out. As the data term is a sum, a given ridge matters
+    less the more rows there are.
+    """
+
+    diagonal_share = 1.0  # ω
+    full = False
+
+    strengths_: Tensor
+
+    def __init__(
+        self, *, strength: Strength, off_diagonal: Strength, folds: int, from_logits: bool
+    ) -> None:
+        super().__init__(from_logits=from_logits)
+        self._given = (check_strength("strength", strength), check_strength("off", off_diagonal))
+        if folds < 2:
+            raise InputError(f"folds must be at least 2, found {folds}")
+        self.folds = folds
+        self.register_buffer("strengths_", torch.empty(0, dtype=torch.float64))
+
+    def _features(self, logits: Tensor) -> Tensor:
+        """f(z), of which temperature must make the same probabilities as of z."""
+        return logits - logits.mean(1, keepdim=True)
+
+    def _solve(self, logits: Tensor, target: Tensor) -> Tensor:
+        """(2,K) or (K+1,K): what multiplies f(z), above what is added to it."""
+        features = self._features(logits)
+        found = fit_temperature(features, target)
+        if found.at_bound:
+            warnings.warn(
+                f"the best temperature lies beyond {1.0 / found.value:.3g}, where it is held: "
+                "every row may be right, or the logits may say nothing of the labels",
+                stacklevel=5,
+            )
+        size = float(torch.linalg.vector_norm(features, dtype=torch.float64))
+        size = size / features.numel() ** 0.5 or 1.0
+        rows, classes = features.shape
+        cost = rows * classes * max(classes if self.full else 0, 150)
+        single = features.dtype == torch.float32 and cost > _CHEAP
+        scale = found.value * size
+        coefficients = features.new_zeros((classes + 1 if self.full else 2, classes))
+        ridge = self._ridge(*(math.inf if given is None else given for given in self._given))
+        if None in self._given and rows >= 2 * self.folds:
+            search = _Search(
+                _cut(features, target, size, self.folds),
+                scale,
+                max(1, min(self.folds, int(_CHEAP / cost))),
+            )
+            ridge, coefficients = self._choose(search, ridge, coefficients.float())
+        dtype = torch.float32 if single else torch.float64
+        problem = Problem(to_blocks(features.to(dtype) / size, target), scale)
+        best = minimise(
+            problem,
+            ridge,
+            coefficients.to(dtype),
+            tolerance=_TIGHT_SINGLE if single else _TIGHT,
+            most=3000,
+        )
+        strengths = [ridge.intercept, ridge.off_diagonal] if self.full else [ridge.intercept]
+        self.strengths_ = torch.tensor(strengths, dtype=torch.float64, device=logits.device)
+        best = best.double()
+        multiplier = best[:-1] if self.full else best[:1]
+        if self.full:
+            multiplier.diagonal().add_(scale)
+        else:
+            multiplier += scale
+        multiplier /= size
+        return best
+
+    def _ridge(self, strength: float, off_diagonal: float) -> Ridge:
+        return Ridge(strength, strength * self.diagonal_share, off_diagonal)
+
+    def _choose(self, search: _Search, ridge: Ridge, zero: Tensor) -> tuple[Ridge, Tensor]:
+        """The strengths left to the data, and the mean of the folds' coefficients there."""
+        strength, off_diagonal = self._given
+        top = 1000.0 * max(1.0, zero.shape[1] / 100)
+        levels = [top * 10 ** (-0.5 * i) for i in range(_LEVELS)]
+        narrow = zero[:2] if self.full else zero
+        state = search.begin(replace(ridge, off_diagonal=math.inf), narrow)
+        if strength is None:
+            tries = [self._ridge(level, math.inf) for level in levels]
+            state = search.down(state, tries)
+        if not self.full:
+            return state.ridge, state.mean()
+        chosen = state.ridge
+        state = replace(state, coefficients=[_widen(c) for c in state.coefficients])
+        # Off-diagonals may help where diagonals alone do not; those then stay near zero.
+        base = self._ridge(min(chosen.intercept, top) if strength is None else strength, math.inf)
+        if off_diagonal is None:
+            tries = [replace(base, off_diagonal=level) for level in levels]
+            state = search.down(state, tries)
+            return state.ridge, state.mean()
+        return replace(base, off_diagonal=off_diagonal), state.mean()
+
+
+@dataclass(frozen=True)
+class _State:
+    """Strengths, each held-out fold's coefficients under them, and the loss of its rows."""
+
+    ridge: Ridge
+    coefficients: list[Tensor]
+    losses: Tensor
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.sum())
+
+    def beats(self, other: _State) -> bool:
+        """Better by more than chance makes of a difference of paired rows."""
+        gain = other.losses - self.losses
+        error = float(gain.std()) * len(gain) ** 0.5
+        # Few rows leave the error itself uncertain: 1.5 errors at 50 rows, half of one at many.
+        return float(gain.sum()) > (0.5 + 50 / len(gain)) * error
+
+    def mean(self) -> Tensor:
+        return torch.stack(self.coefficients).mean(0)
+
+
+class _Search:
+    """Strengths compared by the likelihood of rows held out, warm-started from the last."""
+
+    def __init__(self, folds: list[Blocks], scale: float, visited: int) -> None:
+        self.held_out = [Problem(fold, scale) for fold in folds[:visited]]
+        self.fitted = [
+            Problem([b for other in folds if other is not folds[i] for b in other], scale)
+            for i in range(visited)
+        ]
+
+    def begin(self, ridge: Ridge, zero: Tensor) -> _State:
+        coefficients = [zero for _ in self.fitted]
+        if math.isfinite(ridge.intercept):
+            return self._step(ridge, coefficients, [p.curvature(zero) for p in self.fitted])
+        return _State(ridge, coefficients, self._losses(coefficients))
+
+    def down(self, state: _State, tries: list[Ridge]) -> _State:
+        """The best of some ridges, strongest first: every second one, then its neighbours."""
+        curvatures = [p.curvature(c) for p, c in zip(self.fitted, state.coefficients, strict=True)]
+        best, last, at, lowest, worse = state, state, -1, state.loss, 0
+        for i in range(0, len(tries), 2):
+            last = self._step(tries[i], last.coefficients, curvatures)
+            if last.beats(best):
+                best, at = last, i
+            if last.loss < lowest:
+                lowest, worse = last.loss, 0
+            else:
+                # The strongest may be too strong to move at all: look once beyond them.
+                worse += 1
+                if worse == (2 if at < 0 else 1):
+                    break
+        for i in (at - 1, at + 1):
+            if at >= 0 and 0 <= i < len(tries):
+                near = self._step(tries[i], best.coefficients, curvatures)
+                if near.beats(best) or (i < at and not best.beats(near)):
+                    return near
+        return best
+
+    def _step(self, ridge: Ridge, starts: list[Tensor], curvatures: list[Tensor]) -> _State:
+        found = [
+            minimise(
+                problem,
+                ridge,
+                start,
+                tolerance=_LOOSE,
+                most=100,
+                must_converge=False,
+                curvature=curvature,
+            )
+            for problem, start, curvature in zip(self.fitted, starts, curvatures, strict=True)
+        ]
+        return _State(ridge, found, self._losses(found))
+
+    def _losses(self, coefficients: list[Tensor]) -> Tensor:
+        return torch.cat(
+            [p.losses(c) for p, c in zip(self.held_out, coefficients, strict=True)]
+        ).double()
+
+
+def _cut(features: Tensor, target: Tensor, size: float, folds: int) -> list[Blocks]:
+    """Rows shuffled, scaled and cut into folds, in single precision: enough to compare by."""
+    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    found: list[Blocks] = []
+    for fold in range(folds):
+        rows = order[fold::folds].to(features.device)
+        found.append(to_blocks((features[rows] / size).float(), target[rows]))
+    return found
+
+
+def _widen(narrow: Tensor) -> Tensor:
+    return torch.cat((torch.diag(narrow[0]), narrow[1:]))
+
+
+def check_strength(name: str, value: Strength) -> float | None:
+    """A strength as a number, or None for "auto"."""
+    if value == "auto":
+        return None
+    if isinstance(value, (str, bool)) or not value > 0:
+        raise InputError(f"{name} must be 'auto' or a positive number, found {value!r}")
+    return float(value)

@@ -1,0 +1,131 @@
+"""A model and its calibrator as one module, and fitting from a model and a loader."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.calibrators.base import C, Calibrator
+from calibrant.functional.errors import InputError, first
+
+
+class Calibrated(nn.Module):
+    """A model whose scores pass through a calibrator; all else of its output is kept.
+
+    The output may be a tensor, a tuple or list that starts with one, or a dict, named tuple,
+    dataclass or other object with ``logits`` (or ``out``; ``probs`` or ``probabilities``
+    where the calibrator is one of probabilities), and comes back as the same kind. Logits
+    stay logits and probabilities stay probabilities. A binary score may be (N,) or (N,1).
+    """
+
+    def __init__(self, model: nn.Module, calibrator: Calibrator) -> None:
+        super().__init__()
+        self.model = model
+        self.calibrator = calibrator
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives, with calibrated scores."""
+        return _replaced(self.model(*args, **kwargs), self._scores, self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        return ("logits", "out") if self.calibrator.from_logits else ("probs", "probabilities")
+
+    def _scores(self, scores: Tensor) -> Tensor:
+        single = scores.ndim == 2 and scores.shape[1] == 1
+        mapped: Tensor = self.calibrator(scores.squeeze(1) if single else scores)
+        if not self.calibrator.from_logits:
+            mapped = torch.sigmoid(mapped) if mapped.ndim == 1 else torch.softmax(mapped, dim=1)
+        return mapped.unsqueeze(1) if single else mapped
+
+
+def attach(model: nn.Module, calibrator: Calibrator) -> Calibrated:
+    """One `nn.Module` that runs the model and calibrates what it says.
+
+    Neither is copied; the calibrator is moved to the device of the model. An unfitted one may
+    be attached, to have its state loaded, but not called.
+
+    >>> from calibrant import calibrators
+    >>> fitted = calibrators.get("identity").fit(torch.eye(3), torch.arange(3))
+    >>> attach(nn.Linear(5, 3), fitted)(torch.zeros(2, 5)).shape
+    torch.Size([2, 3])
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be an nn.Module, found {type(model).__name__}")
+    if not isinstance(calibrator, Calibrator):
+        raise InputError(
+            f"calibrator must be a calibrant Calibrator, found {type(calibrator).__name__}"
+        )
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) == 1:
+        calibrator.to(devices.pop())
+    joined = Calibrated(model, calibrator)
+    joined.training = model.training
+    return joined
+
+
+def fit_loader(
+    calibrator: C,
+    model: Callable[..., Any],
+    loader: Iterable[Any],
+    *,
+    device: str | torch.device | None = None,
+    progress: bool = True,
+    class_names: Sequence[str] | None = None,
+    ignore_index: int | None = None,
+) -> C:
+    """Fit on what a model says of a loader's rows; see `Predictions.from_model`."""
+    from calibrant.predictions import Predictions
+
+    found = Predictions.from_model(
+        model,
+        loader,
+        device=device,
+        progress=progress,
+        outputs="logits" if calibrator.from_logits else "probs",
+        class_names=class_names,
+        ignore_index=ignore_index,
+        validate=False,  # fit does
+    )
+    calibrator.fit(found.array, found.labels, ignore_index=ignore_index)
+    calibrator.class_names_ = found.class_names
+    return calibrator
+
+
+def _replaced(output: Any, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> Any:
+    """The output with its scores changed, of the same kind; the model's own is not touched."""
+    if isinstance(output, Tensor):
+        return change(output)
+    for name in names:
+        found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(found, Tensor):
+            return _with(output, name, change(found))
+    if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
+        if hasattr(output, "_fields"):
+            return type(output)(change(output[0]), *output[1:])
+        return type(output)((change(output[0]), *output[1:]))
+    held = f" with {first(map(repr, output), 12)}" if isinstance(output, Mapping) else ""
+    raise InputError(
+        f"the model gave a {type(output).__name__}{held}; expected a tensor, a tuple that starts "
+        f"with one, or something that has {' or '.join(names)}"
+    )
+
+
+def _with(output: Any, name: str, value: Tensor) -> Any:
+    if type(output) is dict:
+        return {**output, name: value}
+    if isinstance(output, Mapping):  # Hugging Face outputs are both mapping and dataclass
+        copied: Any = copy.copy(output)
+        copied[name] = value
+        return copied
+    if hasattr(output, "_replace"):
+        return output._replace(**{name: value})
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return dataclasses.replace(output, **{name: value})
+    copied = copy.copy(output)
+    setattr(copied, name, value)
+    return copied

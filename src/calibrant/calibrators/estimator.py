@@ -1,0 +1,177 @@
+"""Every calibrator as one scikit-learn estimator around any classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils import indexable
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from calibrant.calibrators.registry import get
+from calibrant.functional.errors import InputError, first
+
+_RESPONSES = ("auto", "decision_function", "predict_proba")
+_FOLDS = 5
+
+
+class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier with calibrated probabilities, by any of calibrant's methods.
+
+    Parameters
+    ----------
+    estimator : classifier with ``decision_function`` or ``predict_proba``; a logistic
+        regression where none is given.
+    method : name of the calibrator; see ``calibrant.calibrators.available()``.
+    options : options of the calibrator, by name.
+    cv : how rows held out of training are made: None, five stratified folds, or as many as
+        the smallest class has rows; a number of folds; a splitter; or ``"prefit"``, where the
+        estimator is fitted already and all rows given were held out. Otherwise the
+        calibrator is fitted on the out-of-fold scores and the estimator, anew, on all rows.
+        A ``FrozenEstimator`` is never refitted, with any ``cv``.
+    response : where scores come from: ``"decision_function"``, taken as logits,
+        ``"predict_proba"``, or ``"auto"``, the first of the two that the estimator has.
+
+    Attributes
+    ----------
+    classes_, estimator_, calibrator_ : labels, the fitted classifier, the fitted calibrator.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> CalibrantClassifier(method="temperature").fit(X, y).predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        method: str = "temperature",
+        options: Mapping[str, Any] | None = None,
+        cv: Any = None,
+        response: str = "auto",
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.options = options
+        self.cv = cv
+        self.response = response
+
+    def fit(self, X: Any, y: Any) -> CalibrantClassifier:
+        """Fit the classifier, unless it is fitted already, and its calibrator."""
+        if self.response not in _RESPONSES:
+            raise InputError(f"response must be one of {_RESPONSES}, found {self.response!r}")
+        if y is None:
+            raise InputError("requires y to be passed, but the target y is None")
+        X, y = indexable(X, y)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        base = LogisticRegression() if self.estimator is None else self.estimator
+        prefit = isinstance(self.cv, str) and self.cv == "prefit"
+        if prefit:
+            check_is_fitted(base)
+            self.estimator_, self.classes_ = base, np.asarray(base.classes_)
+        else:
+            self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise InputError(f"at least two classes are needed, found one class: {self.classes_}")
+        target = self._encoded(y)
+        if prefit:
+            is_logits, scores = self._scores(base, X)
+        else:
+            is_logits, scores, target = self._held_out(base, X, y, target)
+            self.estimator_ = clone(base).fit(X, y)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        self.calibrator_ = get(self.method, from_logits=is_logits, **dict(self.options or {}))
+        self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
+        self.calibrator_.fit(scores, target)
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Calibrated probabilities, (N,K) in the order of ``classes_``."""
+        check_is_fitted(self, "calibrator_")
+        _, scores = self._scores(self.estimator_, X)
+        found = np.asarray(self.calibrator_.predict_proba(scores), dtype=np.float64)
+        return np.stack((1.0 - found, found), axis=1) if found.ndim == 1 else found
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """The label of the largest calibrated probability."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def _encoded(self, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        place = {label: index for index, label in enumerate(self.classes_.tolist())}
+        unknown = sorted({str(label) for label in y.tolist() if label not in place})
+        if unknown:
+            raise InputError(f"labels the fitted estimator does not know: {first(unknown)}")
+        return np.array([place[label] for label in y.tolist()], dtype=np.int64)
+
+    def _held_out(
+        self, base: Any, X: Any, y: npt.NDArray[Any], target: npt.NDArray[np.int64]
+    ) -> tuple[bool, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Scores of rows by estimators that were not trained on them."""
+        parts, rows, is_logits = [], [], True
+        for train, test in self._folds(X, y, target):
+            fold = clone(base)
+            fold.fit(*_safe_split(fold, X, y, train))
+            missing = set(self.classes_.tolist()) - set(fold.classes_.tolist())
+            if missing:
+                raise InputError(
+                    f"a training fold has no row of class {first(sorted(map(str, missing)))}: "
+                    "use fewer or stratified folds"
+                )
+            is_logits, scores = self._scores(fold, _safe_split(fold, X, y, test, train)[0])
+            parts.append(scores)
+            rows.append(test)
+        return is_logits, np.concatenate(parts), target[np.concatenate(rows)]
+
+    def _folds(
+        self, X: Any, y: npt.NDArray[Any], target: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+        smallest = int(np.bincount(target, minlength=len(self.classes_)).min())
+        wanted = min(_FOLDS, smallest) if self.cv is None else self.cv
+        if isinstance(wanted, (int, np.integer)) and not 2 <= wanted <= smallest:
+            raise InputError(
+                f"cv={self.cv!r}: every fold needs a row of every class, and the smallest class "
+                f"has {smallest} of {len(target)} n_samples; give fewer folds (at least 2), or "
+                "cv='prefit' with a fitted estimator"
+            )
+        if isinstance(wanted, (int, np.integer)):
+            wanted = StratifiedKFold(int(wanted))
+        folds: Iterator[tuple[Any, Any]] = check_cv(wanted, y, classifier=True).split(X, y)
+        return folds
+
+    def _scores(self, fitted: Any, X: Any) -> tuple[bool, npt.NDArray[np.float64]]:
+        """Whether they are logits, and scores: (N,K), or a binary (N,) decision."""
+        names = _RESPONSES[1:] if self.response == "auto" else (self.response,)
+        name = next((name for name in names if hasattr(fitted, name)), None)
+        if name is None:
+            raise InputError(f"{type(fitted).__name__} has no {' and no '.join(names)}")
+        scores = np.asarray(getattr(fitted, name)(X), dtype=np.float64)
+        width = 2 if scores.ndim == 1 else scores.shape[1]
+        if width != len(self.classes_):
+            raise InputError(
+                f"{name} gives {width} columns for {len(self.classes_)} classes; one for each "
+                "class is needed (decision_function_shape='ovr' where there is such an option)"
+            )
+        if name == "predict_proba":
+            # Some classifiers' rows sum to one only within their own precision.
+            scores = scores / scores.sum(axis=1, keepdims=True)
+        return name == "decision_function", scores
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import get_tags
+
+        tags = super().__sklearn_tags__()
+        base = LogisticRegression() if self.estimator is None else self.estimator
+        tags.input_tags = get_tags(base).input_tags
+        return tags

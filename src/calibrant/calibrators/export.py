@@ -1,0 +1,149 @@
+"""Calibrators, and models with one attached, as `torch.export` programs and ONNX files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.calibrators.attach import Calibrated
+from calibrant.calibrators.base import Calibrator
+from calibrant.functional.errors import InputError
+from calibrant.predictions.writing import replacing
+
+TOLERANCE = 1e-5  # by which ONNX Runtime may differ from torch
+_EXTRA = ("onnx", "onnxscript", "onnxruntime")
+
+
+def export_program(
+    module: nn.Module, example: Tensor | Sequence[Tensor] | None = None
+) -> torch.export.ExportedProgram:
+    """A fitted calibrator, or a model with one attached, as a `torch.export` program.
+
+    The number of rows is free, all else is as in the example; a calibrator of rows needs
+    none (it then takes (N,K) float32 logits). The module is exported in evaluation mode and left as
+    it was.
+    """
+    inputs = _example(module, example)
+    batch = torch.export.Dim("batch")
+    shapes = tuple({0: batch} for _ in inputs)
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        # A module's forward may take *args, which are one entry of its own.
+        starred = isinstance(module, (Calibrated, Probabilities))
+        with torch.no_grad():
+            return torch.export.export(
+                module, inputs, dynamic_shapes=(shapes,) if starred else shapes, strict=False
+            )
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def export_onnx(
+    module: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    example: Tensor | Sequence[Tensor] | None = None,
+    probabilities: bool = False,
+) -> Path:
+    """Write a fitted calibrator, or a model with one attached, as ONNX; the batch is free.
+
+    ``probabilities`` appends the softmax (logistic function of a binary score). The file is
+    run by ONNX Runtime before it is put in place, on the example and on two rows, and must
+    agree with torch to 1e-5. Needs ``pip install calibrant[onnx]``.
+    """
+    absent = [name for name in _EXTRA if find_spec(name) is None]
+    if absent:
+        raise InputError(f"ONNX needs {', '.join(absent)}: pip install 'calibrant[onnx]'")
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"{target}: the folder {target.parent} does not exist")
+    inputs = _example(module, example)
+    # A model that gives probabilities is attached to give probabilities.
+    given = isinstance(module, Calibrated) and not module.calibrator.from_logits
+    whole = Probabilities(module) if probabilities and not given else module
+    program = export_program(whole, inputs)
+    names_in, names_out = _names(module, "probs" if probabilities or given else "logits")
+    single = len(program.graph_signature.user_outputs) == 1
+    made: Any = torch.onnx.export(
+        program,
+        inputs,
+        dynamo=True,
+        verbose=False,
+        input_names=names_in,
+        output_names=names_out if single else None,
+    )
+    with replacing(target) as temporary:
+        made.save(str(temporary), external_data=False)
+        _verify(temporary, program.module(), inputs)
+    return target
+
+
+class Probabilities(nn.Module):
+    """A module whose logits are turned into probabilities."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Tensor) -> Tensor:
+        """Softmax over classes, or the logistic function of a binary (N,) or (N,1) score."""
+        logits = self.module(*args)
+        if not isinstance(logits, Tensor):
+            raise InputError(
+                f"probabilities=True needs a module that gives a tensor, found "
+                f"{type(logits).__name__}"
+            )
+        if logits.ndim == 1 or logits.shape[1] == 1:
+            return torch.sigmoid(logits)
+        return torch.softmax(logits, dim=1)
+
+
+def _names(module: nn.Module, gives: str) -> tuple[list[str] | None, list[str]]:
+    if isinstance(module, Calibrator):
+        return ["logits" if module.from_logits else "probs"], [f"calibrated_{gives}"]
+    return None, [gives]
+
+
+def _example(module: nn.Module, example: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+    for part in module.modules():
+        if isinstance(part, Calibrator) and not part.is_fitted:
+            raise InputError(f"{part.name} is not fitted: call fit(logits, labels) before export")
+    if example is None:
+        if not isinstance(module, Calibrator) or module.dense_only:
+            raise InputError("give example=: one batch of its inputs, of two rows or more")
+        width = int(module.num_classes_)
+        rows = torch.linspace(-1, 1, 3 * width).reshape(width, 3).t().contiguous()
+        rows = rows.to(module.num_classes_.device)
+        return (rows if module.from_logits else rows.softmax(1),)
+    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+    # A batch of one row would be taken for a constant.
+    if not inputs or any(one.ndim == 0 or len(one) < 2 for one in inputs):
+        raise InputError("the example must have at least two rows in every input")
+    return inputs
+
+
+def _verify(path: Path, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Run the file on the example and on its first two rows, and compare with torch."""
+    runtime = import_module("onnxruntime")
+    session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    for rows in (inputs, tuple(one[:2] for one in inputs)):
+        with torch.no_grad():
+            expected = next(iter(torch.utils._pytree.tree_leaves(module(*rows)))).cpu()
+        fed = {name: one.cpu().numpy() for name, one in zip(names, rows, strict=True)}
+        found = torch.from_numpy(session.run(None, fed)[0])
+        scale = max(1.0, float(expected.abs().max()))
+        gap = float((found - expected).abs().max()) if found.shape == expected.shape else torch.inf
+        if not gap <= TOLERANCE * scale:
+            raise InputError(
+                f"ONNX Runtime differs from torch by {gap:.3g}; nothing was written to this path"
+            )

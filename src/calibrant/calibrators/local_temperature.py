@@ -1,0 +1,211 @@
+"""Local temperature scaling: a temperature for each pixel, from the logits around it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, cross_entropy, pad
+
+from calibrant.calibrators.base import Calibrator, rows_of, to_logits
+from calibrant.calibrators.temperature import COLDEST, HOTTEST, fit_temperature
+from calibrant.functional.blocks import Array, to_tensor
+from calibrant.functional.errors import InputError
+from calibrant.metrics.base import compute_all
+from calibrant.metrics.means import accuracy_measure, nll_measure
+
+L = TypeVar("L", bound="LocalTemperature")
+
+_PATCH = 64  # side of the patches the network is fitted on
+_PIXELS = 1 << 16  # of all patches: evenly spaced ones where there are more
+_REACH = 3.0  # |ln T(x) − ln T| stays below this
+_KERNEL = 3
+_NOWHERE = -(1 << 40)  # marks pixels that do not count
+
+
+class LocalTemperature(Calibrator):
+    """z(x) ↦ z(x) / T(x) at each pixel x of (N,K,H,W) logits (LTS, Ding et al. 2021).
+
+    ln T(x) = ln T + 3·tanh(g(x)/3), where g is two 3×3 convolutions with a tanh between,
+    over the standardised log-probabilities, and T the best single temperature. The published
+    tree of convolutions also reads the image; this one reads the logits alone. g starts at 0
+    and is fitted by L-BFGS with weight decay, so that the likelihood on the patches used
+    (evenly spaced, at most 65,536 pixels) is never below temperature's. The seed of its
+    first layer is fixed. Divides all logits of a pixel by one positive number, so every
+    prediction is kept. Not for (N,K) logits: those have no neighbours.
+    """
+
+    name = "local_temperature"
+    preserves_predictions = True
+    dense_only = True
+
+    centre_: Tensor
+    scale_: Tensor
+    base_: Tensor
+    first_weight_: Tensor
+    first_bias_: Tensor
+    second_weight_: Tensor
+    second_bias_: Tensor
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 6,
+        decay: float = 1e-3,
+        iterations: int = 40,
+        from_logits: bool = True,
+    ) -> None:
+        super().__init__(from_logits=from_logits)
+        if hidden < 1 or iterations < 1 or not decay >= 0:
+            raise InputError(
+                "hidden and iterations must be 1 or more and decay not negative, found "
+                f"{hidden}, {iterations} and {decay}"
+            )
+        self.hidden, self.decay, self.iterations = hidden, decay, iterations
+        for name in ("centre_", "scale_", "base_", *_WEIGHTS):
+            self.register_buffer(name, torch.zeros(0))
+
+    def fit(self: L, logits: Array, target: Array, *, ignore_index: int | None = None) -> L:
+        """Fit on held-out (N,K,H,W) logits and (N,H,W) labels, NumPy or torch."""
+        scores, labels = to_tensor(logits), to_tensor(target)
+        _check_dense(scores)
+        how: dict[str, Any] = {"from_logits": self.from_logits, "ignore_index": ignore_index}
+        nll, accuracy = compute_all([nll_measure(), accuracy_measure()], [(logits, target)], **how)
+        rows, row_labels = rows_of(logits, target, **how)
+        labels = labels.long().to(scores.device)
+        if ignore_index is not None:
+            labels = labels.masked_fill(labels == ignore_index, _NOWHERE)
+        if not self.from_logits:
+            scores = to_logits(scores.double())
+        with torch.no_grad():
+            self._fit_dense(scores, labels, 1.0 / fit_temperature(rows, row_labels).value)
+            self.num_classes_ = torch.tensor(scores.shape[1], device=scores.device)
+            after = 0.0
+            for i in range(len(scores)):
+                part = self._map_dense(scores[i : i + 1].double())
+                one = labels[i : i + 1]
+                after += float(cross_entropy(part, one, ignore_index=_NOWHERE, reduction="sum"))
+        self.summary_ = {
+            "rows": len(row_labels),
+            "classes": scores.shape[1],
+            "nll_before": float(nll),
+            "accuracy_before": float(accuracy),
+            "nll_after": after / len(row_labels),
+            "accuracy_after": float(accuracy),
+            "changed": 0,
+        }
+        return self
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Calibrated logits of (N,K,H,W) logits (probabilities in, where so constructed)."""
+        self._check_fitted()
+        _check_dense(logits)
+        self._check_width(logits)
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        return self._map_dense(scores if self.from_logits else to_logits(scores))
+
+    def _map_dense(self, logits: Tensor) -> Tensor:
+        weights = [getattr(self, name).to(logits) for name in _WEIGHTS]
+        inputs = torch.log_softmax(logits, dim=1)
+        return logits / temperatures(
+            inputs, self.centre_.to(logits), self.scale_.to(logits), self.base_.to(logits), *weights
+        )
+
+    def _fit_dense(self, logits: Tensor, labels: Tensor, best: float) -> None:
+        scores, wanted = patches(logits, labels)
+        # The network is fitted in float32: pixels are many, and its start is exact.
+        scores = scores.float()
+        classes = scores.shape[1]
+        inputs = torch.log_softmax(scores, dim=1)
+        self.centre_ = inputs.mean((0, 2, 3)).reshape(1, -1, 1, 1)
+        self.scale_ = inputs.std((0, 2, 3), correction=0).clamp_min(1e-3).reshape(1, -1, 1, 1)
+        self.base_ = torch.tensor(best, dtype=torch.float32, device=scores.device)
+        seeded = torch.Generator().manual_seed(0)
+        shape = (self.hidden, classes, _KERNEL, _KERNEL)
+        first = torch.randn(shape, generator=seeded, dtype=torch.float32) / (classes * 9) ** 0.5
+        make: dict[str, Any] = {"dtype": torch.float32, "device": scores.device}
+        weights = [
+            first.to(scores.device),
+            torch.zeros(self.hidden, **make),
+            torch.zeros((1, self.hidden, _KERNEL, _KERNEL), **make),
+            torch.zeros(1, **make),
+        ]
+        for name, tensor in zip(
+            _WEIGHTS, self._descend(weights, scores, inputs, wanted), strict=True
+        ):
+            setattr(self, name, tensor)
+
+    def _descend(
+        self, weights: list[Tensor], scores: Tensor, inputs: Tensor, wanted: Tensor
+    ) -> list[Tensor]:
+        """L-BFGS from temperature; the weights of the best value seen."""
+        start = weights[0].clone()
+        leaves = [tensor.requires_grad_() for tensor in weights]
+        options: dict[str, Any] = {"max_iter": self.iterations, "line_search_fn": "strong_wolfe"}
+        solver = torch.optim.LBFGS(leaves, tolerance_grad=1e-6, **options)
+        best, kept = torch.inf, [tensor.detach().clone() for tensor in leaves]
+
+        def closure() -> Tensor:
+            nonlocal best, kept
+            solver.zero_grad()
+            divided = scores / temperatures(inputs, self.centre_, self.scale_, self.base_, *leaves)
+            loss = cross_entropy(divided, wanted, ignore_index=_NOWHERE)
+            size = (leaves[0] - start).square().sum() + leaves[2].square().sum()
+            loss = loss + self.decay * size
+            if float(loss.detach()) < best:
+                best, kept = float(loss.detach()), [tensor.detach().clone() for tensor in leaves]
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        with torch.enable_grad():
+            solver.step(closure)  # type: ignore[no-untyped-call]
+        return kept
+
+
+_WEIGHTS = ("first_weight_", "first_bias_", "second_weight_", "second_bias_")
+
+
+def temperatures(
+    inputs: Tensor,
+    centre: Tensor,
+    scale: Tensor,
+    base: Tensor,
+    first_weight: Tensor,
+    first_bias: Tensor,
+    second_weight: Tensor,
+    second_bias: Tensor,
+) -> Tensor:
+    """T(x), (N,1,H,W), of log-probabilities; the picture's edge is continued outwards."""
+    edge = (1, 1, 1, 1)
+    hidden = conv2d(pad((inputs - centre) / scale, edge, "replicate"), first_weight, first_bias)
+    g = conv2d(pad(torch.tanh(hidden), edge, "replicate"), second_weight, second_bias)
+    return (base * torch.exp(_REACH * torch.tanh(g / _REACH))).clamp(COLDEST, HOTTEST)
+
+
+def patches(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Evenly spaced square patches that hold at least one pixel that counts."""
+    high, wide = (min(_PATCH, side) for side in logits.shape[2:])
+    corners = [
+        (n, i, j)
+        for n in range(len(logits))
+        for i in range(0, logits.shape[2] - high + 1, high)
+        for j in range(0, logits.shape[3] - wide + 1, wide)
+        if bool((labels[n, i : i + high, j : j + wide] != _NOWHERE).any())
+    ]
+    if not corners:
+        raise InputError("no pixel that counts lies in a patch; are the labels all ignored?")
+    corners = corners[:: max(1, -(-len(corners) * high * wide // _PIXELS))]
+    cut = [(n, slice(i, i + high), slice(j, j + wide)) for n, i, j in corners]
+    return (
+        torch.stack([logits[n, :, rows, columns] for n, rows, columns in cut]),
+        torch.stack([labels[n, rows, columns] for n, rows, columns in cut]),
+    )
+
+
+def _check_dense(logits: Tensor) -> None:
+    if logits.ndim != 4:
+        raise InputError(
+            "local_temperature is for dense predictions of shape (N, K, H, W), found "
+            f"{tuple(logits.shape)}; use temperature or intra_order"
+        )

@@ -1,0 +1,112 @@
+"""Every calibrator side by side on the same rows."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.registry import CALIBRATORS, get
+from calibrant.functional.errors import InputError
+from calibrant.metrics.base import compute_all
+from calibrant.metrics.registry import measure
+from calibrant.predictions import Predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIGURES = ("nll", "brier", "ece", "classwise_ece", "aurc", "accuracy")
+
+
+def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
+    """The same predictions, calibrated: logits, with labels, names and ids as they were."""
+    if calibrator.from_logits != predictions.is_logits:
+        wanted, found = ("logits", "probabilities")[:: 1 if calibrator.from_logits else -1]
+        raise InputError(
+            f"this {calibrator.name} calibrator was fitted on {wanted}, found {found}; give it "
+            "the same kind of scores"
+        )
+    held = predictions.in_memory()
+    if int(calibrator.num_classes_) != held.num_classes:
+        raise InputError(
+            f"this {calibrator.name} calibrator was fitted on {int(calibrator.num_classes_)} "
+            f"classes, found {held.num_classes}"
+        )
+    return replace(held, scores=calibrator.calibrate(held.array), is_logits=True)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Figures of every method, (method, split, figure), on rows it was not fitted on."""
+
+    methods: tuple[str, ...]
+    values: np.ndarray[Any, np.dtype[np.float64]]  # (methods, splits, figures + seconds)
+    notes: dict[str, str]  # methods that could not be fitted, and why
+
+    def to_frame(self) -> pd.DataFrame:
+        """Mean and standard error over splits of each figure, best likelihood first."""
+        import pandas as pd
+
+        names = (*FIGURES, "seconds")
+        splits = self.values.shape[1]
+        table: dict[str, Any] = {"method": list(self.methods)}
+        for column, name in enumerate(names):
+            table[name] = self.values[:, :, column].mean(1)
+            if splits > 1:
+                spread = self.values[:, :, column].std(1, ddof=1) / splits**0.5
+                table[f"{name}_error"] = spread
+        return pd.DataFrame(table).set_index("method").sort_values("nll")
+
+
+def rank(
+    val: Predictions,
+    test: Predictions | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    splits: int = 5,
+    seed: int = 0,
+    tick: Callable[[str], None] = lambda name: None,
+) -> Ranking:
+    """Fit every method on ``val`` and judge it on ``test``.
+
+    With one set of predictions, it is split in halves ``splits`` times, by seed.
+    """
+    names = tuple(methods or CALIBRATORS)
+    for name in names:
+        get(name)  # an unknown name is an error before any work
+    pairs = (
+        [(val.in_memory(), test.in_memory())]
+        if test is not None
+        else [val.in_memory().split(0.5, seed=seed + i) for i in range(splits)]
+    )
+    kept: dict[str, list[list[float]]] = {}
+    notes: dict[str, str] = {}
+    for name in names:
+        tick(name)
+        try:
+            kept[name] = [_judge(name, *pair) for pair in pairs]
+        except InputError as error:
+            notes[name] = str(error)
+    return Ranking(tuple(kept), np.array(list(kept.values())), notes)
+
+
+def _judge(name: str, val: Predictions, test: Predictions) -> list[float]:
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = get(name, from_logits=val.is_logits)
+        made.fit(val.array, val.labels, ignore_index=val.ignore_index)
+    seconds = time.perf_counter() - begun
+    after = apply(made, test)
+    values = compute_all(
+        [measure(figure) for figure in FIGURES],
+        after.batches(),
+        from_logits=True,
+        ignore_index=after.ignore_index,
+    )
+    return [*(float(value) for value in values), seconds]

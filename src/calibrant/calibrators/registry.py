@@ -1,0 +1,65 @@
+"""Every calibrator by its canonical name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from calibrant.calibrators.base import Calibrator
+from calibrant.functional.errors import InputError
+
+# name: (module, class, a line on when to use it). Modules are imported when asked for.
+CALIBRATORS: dict[str, tuple[str, str, str]] = {
+    "identity": ("identity", "Identity", "leave it alone: the choice when nothing helps"),
+    "temperature": ("temperature", "Temperature", "one number; keeps every prediction; first try"),
+    "vector": ("vector", "Vector", "a factor and a shift for each class, held to temperature"),
+    "matrix": ("matrix", "Matrix", "mixes logits of all classes, held to temperature; K ≤ 2,000"),
+    "dirichlet": ("dirichlet", "Dirichlet", "a matrix on log-probabilities; K ≤ 2,000"),
+    "ensemble_temperature": (
+        "ensemble_temperature",
+        "EnsembleTemperature",
+        "temperature mixed with the uniform; keeps every prediction; bounds the loss",
+    ),
+    "parameterized_temperature": (
+        "parameterized_temperature",
+        "ParameterizedTemperature",
+        "a temperature for each row by a small network; keeps every prediction",
+    ),
+    "class_temperature": (
+        "class_temperature",
+        "ClassTemperature",
+        "a temperature for each class; may change predictions",
+    ),
+    "isotonic": ("isotonic", "Isotonic", "a rising curve a class; may change predictions"),
+    "histogram": ("histogram", "Histogram", "shares of hits in bins; may change predictions"),
+    "beta": ("beta", "Beta", "three numbers a class; for binary problems; may change predictions"),
+    "spline": ("spline", "Spline", "the top confidence by a spline; may change predictions"),
+    "intra_order": ("intra_order", "IntraOrder", "a rising curve; keeps every prediction"),
+    "meta_cal": ("meta_cal", "MetaCal", "turns doubtful rows away, with a stated guarantee"),
+    "local_temperature": (
+        "local_temperature",
+        "LocalTemperature",
+        "a temperature for each pixel of dense predictions; keeps every prediction",
+    ),
+}
+
+
+def available() -> dict[str, str]:
+    """Every calibrator's name and a line on when to use it."""
+    return {name: says for name, (_, _, says) in CALIBRATORS.items()}
+
+
+def get(name: str, **options: Any) -> Calibrator:
+    """A fresh calibrator by name, with its options."""
+    if name not in CALIBRATORS:
+        near = get_close_matches(name, CALIBRATORS, n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"no calibrator is called {name!r}.{hint} All: {', '.join(CALIBRATORS)}")
+    module, class_name, _ = CALIBRATORS[name]
+    kind = getattr(import_module(f"calibrant.calibrators.{module}"), class_name)
+    try:
+        made: Calibrator = kind(**options)
+    except TypeError as error:
+        raise InputError(f"calibrator {name!r}: {error}") from None
+    return made

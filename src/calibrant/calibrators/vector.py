@@ -1,0 +1,39 @@
+"""Vector scaling: a factor and a shift for every class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from calibrant.calibrators.affine import AffineCalibrator, Strength
+
+
+class Vector(AffineCalibrator):
+    """z ↦ a∘(z − z̄) + b (Guo et al. 2017), a ridge holding a to 1/T and b to 0.
+
+    z̄ is the row's mean logit: softmax does not see it, so neither does the fit. ``strength``
+    is λ of `AffineCalibrator`: a number, or "auto" for cross-validation inside the fit; at
+    infinity it is temperature scaling. 2K parameters: any number of classes.
+    """
+
+    name = "vector"
+
+    scale_: Tensor
+    intercept_: Tensor
+
+    def __init__(
+        self, *, strength: Strength = "auto", folds: int = 5, from_logits: bool = True
+    ) -> None:
+        super().__init__(
+            strength=strength, off_diagonal=float("inf"), folds=folds, from_logits=from_logits
+        )
+        self.strength = strength
+        self.register_buffer("scale_", torch.empty(0, dtype=torch.float64))
+        self.register_buffer("intercept_", torch.empty(0, dtype=torch.float64))
+
+    def _fit(self, logits: Tensor, target: Tensor) -> None:
+        self.scale_, self.intercept_ = self._solve(logits, target).unbind(0)
+
+    def _map(self, logits: Tensor) -> Tensor:
+        scale, intercept = self.scale_.to(logits.dtype), self.intercept_.to(logits.dtype)
+        return self._features(logits) * scale + intercept
