@@ -47,7 +47,28 @@ def test_network_is_overconfident_and_the_verdict_says_so(shown):
     assert evaluation["ece"].low > 0.05
     assert 0.8 < evaluation["accuracy"].value < 0.92
     assert report == folder / "report.html"
-    assert evaluation.verdict.headline in report.read_text(encoding="utf-8")
+
+
+def test_repair_is_fitted_on_one_half_and_judged_on_the_other(shown):
+    from calibrant.calibrators import load
+    from calibrant.calibrators.rank import apply
+
+    folder, report = shown
+    held, before = calibrant.Predictions.read(folder / "predictions.npz").split(0.5)
+    assert len(held) + len(before) == 1497
+    calibrator = load(folder / "calibrator.safetensors")
+    after = apply(calibrator, before)
+    comparison = calibrant.compare(before, after)
+    assert {comparison[name].winner for name in ("nll", "brier", "ece")} == {"b"}
+    assert comparison["accuracy"].winner != "a"
+    again = type(calibrator)(**calibrator.options()).fit(held.array, held.labels)
+    np.testing.assert_allclose(again.calibrate(before.array), after.array, atol=1e-4)
+    text = report.read_text(encoding="utf-8")
+    for judged in (before, after):
+        assert calibrant.evaluate(judged).verdict.headline in text
+    assert 'id="repair"' in text
+    assert 'id="temperature"' in text
+    assert 'class="outcome helps"' in text
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -110,12 +131,15 @@ def test_quiet_is_silent_and_otherwise_it_tells_what_it_did(tmp_path, capsys, mo
     assert capsys.readouterr() == ("", "")
     run_demo(tmp_path)
     told = " ".join(capsys.readouterr().out.split())
-    evaluation = calibrant.evaluate(calibrant.Predictions.read(tmp_path / "predictions.npz"))
+    before = calibrant.Predictions.read(tmp_path / "predictions.npz").split(0.5)[1]
+    evaluation = calibrant.evaluate(before)
     for expected in [
         "300 handwritten digits",
         "1,497 digits",
         evaluation.verdict.headline,
         "Expected calibration error",
+        "After the repair, on the same 748 digits",
+        f"{tmp_path / 'calibrator.safetensors'}",
         f"calibrant evaluate {tmp_path / 'predictions.npz'}",
     ]:
         assert expected in told

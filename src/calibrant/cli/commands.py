@@ -139,8 +139,9 @@ def evaluate(
 
     from calibrant.evaluation import evaluate as judge
 
+    predictions = read(file, logits, labels, ignore_index, quiet=quiet)
     found = judge(
-        _read(file, logits, labels, ignore_index, quiet=quiet),
+        predictions,
         metrics=metrics,
         num_bins=num_bins,
         intervals=intervals,
@@ -149,7 +150,7 @@ def evaluate(
         progress=not quiet,
     )
     if report is not None:
-        _write_report(found, report)
+        _write_report(found, predictions, report)
     if as_json:
         typer.echo(found.to_json().encode())  # JSON is UTF-8, whatever the terminal is
     elif not quiet:
@@ -181,7 +182,7 @@ def compare(
 
     from calibrant.evaluation import compare as judge
 
-    one, two = (_read(file, logits, labels, ignore_index) for file in (a, b))
+    one, two = (read(file, logits, labels, ignore_index) for file in (a, b))
     if one.name == two.name:
         one, two = replace(one, name=str(a)), replace(two, name=str(b))
     found = judge(
@@ -258,7 +259,7 @@ def _checked(metric: list[str] | None) -> list[str]:
     return names
 
 
-def _read(
+def read(
     file: Path,
     logits: bool | None,
     labels: Path | None,
@@ -266,6 +267,7 @@ def _read(
     *,
     quiet: bool = False,
 ) -> Predictions:
+    """Predictions of a file, as the options say."""
     from calibrant.predictions import Predictions
 
     kinds: dict[bool | None, Literal["logits", "probs"]] = {True: "logits", False: "probs"}
@@ -297,11 +299,11 @@ def _check_report(path: Path) -> None:
         raise InputError(f"{path}: the report cannot be written: no permission in {nearest}")
 
 
-def _write_report(evaluation: Evaluation, path: Path) -> None:
+def _write_report(evaluation: Evaluation, predictions: Predictions, path: Path) -> None:
     from calibrant.report import write
 
     try:
-        write(evaluation, path)
+        write(evaluation, path, predictions=predictions)
     except OSError as error:
         told = error.strerror or error
         raise InputError(f"{path}: the report cannot be written: {told}") from error

@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from calibrant.calibrators.rank import Ranking
+    from calibrant.calibrators.select import Choice
     from calibrant.evaluation import Evaluation, Figure
     from calibrant.evaluation.compare import Comparison
 
@@ -119,6 +121,51 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         "Of calibration errors, the values less what chance adds to each are compared.",
         style="dim",
     )
+
+
+def show_choice(choice: Choice, console: Console) -> None:
+    """Print which calibrator was chosen, why, and the candidates."""
+    console.print(choice.explanation, style="bold")
+    console.print()
+    table = _table()
+    table.add_column("method", style="cyan", no_wrap=True)
+    for heading in ("NLL", "± from best", "ECE", "±", "seconds"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for one in sorted(choice.candidates, key=lambda one: (one.nll != one.nll, one.nll)):
+        figures = (one.nll, one.nll_error, one.ece, one.ece_error)
+        cells = ["–" if value != value else f"{value:.4f}" for value in figures]
+        table.add_row(
+            one.method, *cells, f"{one.seconds:.2f}", "chosen" if one.chosen else one.note
+        )
+    console.print(table)
+    console.print(
+        f"On rows not fitted on: {choice.folds} folds of {choice.num_rows:,} rows.", style="dim"
+    )
+
+
+def show_ranking(ranking: Ranking, console: Console) -> None:
+    """Print every calibrator's figures on rows it was not fitted on, best likelihood first."""
+    frame = ranking.to_frame()
+    table = _table()
+    table.add_column("method", style="cyan", no_wrap=True)
+    names = [name for name in frame.columns if not name.endswith("_error")]
+    for name in names:
+        table.add_column(name, justify="right")
+    for method, row in frame.iterrows():
+        cells = []
+        for name in names:
+            value, digits = float(row[name]), 2 if name == "seconds" else 4
+            error = f"{name}_error"
+            spread = f" ±{float(row[error]):.{digits}f}" if error in row and name == "nll" else ""
+            cells.append(f"{value:.{digits}f}{spread}")
+        table.add_row(str(method), *cells)
+    console.print(table)
+    splits = ranking.values.shape[1]
+    if splits > 1:
+        console.print(f"Means over {splits} halvings; ± is one standard error.", style="dim")
+    for name, why in ranking.notes.items():
+        console.print(f"{name}: {why}", style="dim")
 
 
 def show_metrics(console: Console) -> None:

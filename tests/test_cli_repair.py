@@ -1,0 +1,87 @@
+"""fit, apply and rank on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrant import Predictions, metrics
+from calibrant.cli import app
+from test_select import draw
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repair")
+    draw(1500, temperature=2.5).write(folder / "val.npz")
+    draw(1000, temperature=2.5, seed=1).write(folder / "test.npz")
+    return folder
+
+
+def test_fit_then_apply_improves_what_it_was_not_fitted_on(folder):
+    calibrator, out = folder / "calibrator.safetensors", folder / "after.npz"
+    done = runner.invoke(app, ["fit", str(folder / "val.npz"), "-o", str(calibrator)])
+    assert done.exit_code == 0, done.output
+    assert "chosen" in done.output
+    assert str(calibrator.name) in done.output
+    arguments = ["apply", str(calibrator), str(folder / "test.npz"), "-o", str(out)]
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    before, after = Predictions.read(folder / "test.npz"), Predictions.read(out)
+    assert (before.labels == after.labels).all()
+    assert metrics.nll(after.array, after.labels) < metrics.nll(before.array, before.labels)
+
+
+def test_fit_takes_a_method_and_keeps_quiet(folder):
+    out = folder / "t.safetensors"
+    arguments = ["fit", str(folder / "val.npz"), "-o", str(out), "--method", "temperature", "-q"]
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0
+    assert done.output == ""
+    assert out.exists()
+
+
+def test_rank_lists_methods_by_likelihood(folder):
+    arguments = ["rank", str(folder / "val.npz"), str(folder / "test.npz"), "--json"]
+    for name in ("identity", "temperature", "vector"):
+        arguments += ["--method", name]
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+    values = [row["nll"] for row in rows]
+    assert values == sorted(values)
+    assert rows[-1]["method"] == "identity"
+    shown = runner.invoke(
+        app, ["rank", str(folder / "val.npz"), "--method", "temperature", "--splits", "2"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "temperature" in shown.stdout
+
+
+def test_bad_input_is_told_in_a_line(folder, tmp_path):
+    for arguments, words in (
+        (["fit", str(folder / "val.npz"), "-o", "x", "--method", "temprature"], "Did you mean"),
+        (["apply", str(folder / "val.npz"), str(folder / "val.npz"), "-o", "y.npz"], "error"),
+        (["rank", str(folder / "absent.npz")], "absent.npz"),
+    ):
+        done = runner.invoke(app, arguments)
+        assert done.exit_code == 2, done.output
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_probabilities_are_repaired_as_probabilities(folder):
+    probs = np.exp(draw(600, temperature=2.0).array)
+    probs /= probs.sum(1, keepdims=True)
+    file = folder / "probs.npz"
+    Predictions.from_probs(probs, draw(600, temperature=2.0).labels).write(file)
+    calibrator, out = folder / "p.safetensors", folder / "p.npz"
+    command = ["fit", str(file), "-o", str(calibrator), "--method", "temperature"]
+    assert runner.invoke(app, command).exit_code == 0
+    assert runner.invoke(app, ["apply", str(calibrator), str(file), "-o", str(out)]).exit_code == 0
+    assert Predictions.read(out).is_logits
