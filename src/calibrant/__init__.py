@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 
 if TYPE_CHECKING:
-    from calibrant.calibrators import attach, load
+    from calibrant.calibrators import attach, calibrate, load
     from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
     from calibrant.functional.errors import InputError
     from calibrant.predictions import Predictions
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "attach",
     "bootstrap_interval",
+    "calibrate",
     "compare",
     "evaluate",
     "load",
@@ -40,6 +41,7 @@ _HOME = {
     "Predictions": "calibrant.predictions",
     "attach": "calibrant.calibrators",
     "bootstrap_interval": "calibrant.evaluation",
+    "calibrate": "calibrant.calibrators",
     "compare": "calibrant.evaluation",
     "evaluate": "calibrant.evaluation",
     "load": "calibrant.calibrators",

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from calibrant.calibrators.attach import Calibrated, attach
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.export import export_onnx, export_program
+from calibrant.calibrators.rank import apply, rank
 from calibrant.calibrators.registry import available, get
 from calibrant.calibrators.saving import load, save
+from calibrant.calibrators.select import calibrate
 
 if TYPE_CHECKING:
     from calibrant.calibrators.estimator import CalibrantClassifier
@@ -17,12 +19,15 @@ __all__ = [
     "CalibrantClassifier",
     "Calibrated",
     "Calibrator",
+    "apply",
     "attach",
     "available",
+    "calibrate",
     "export_onnx",
     "export_program",
     "get",
     "load",
+    "rank",
     "save",
 ]
 
