@@ -12,6 +12,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path, metavar="PATH", help="also write the tables here")
     parser.add_argument("--quick", action="store_true", help="tiny inputs, one round")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of the race; 7 by default")
     parser.add_argument("--no-peers", action="store_true", help="measure calibrant alone")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--memory", nargs="+", help=argparse.SUPPRESS)
@@ -125,6 +127,8 @@ def main() -> None:
         print(memory_of(task, name, Path(folder), packages))
         return
     plan = QUICK if options.quick else Plan()
+    if options.rounds:
+        plan = replace(plan, rounds=options.rounds, patience=2.0 * options.rounds)
     outcomes = [] if options.no_peers else peers.read_record()
     packages = [outcome.name for outcome in outcomes if outcome.ready]
     if not options.no_peers:

@@ -1,6 +1,6 @@
 """Does the 95% interval of ECE hold the truth 95 times in 100? Simulated, truth in closed form.
 
-    python benchmarks/coverage.py --write benchmarks/COVERAGE.md
+    python benchmarks/interval_coverage.py --write benchmarks/COVERAGE.md
 
 Confidences are 0.55 + 0.45·Beta(3, 1). A prediction of confidence c is right with chance
 c − g(c). Where the gap g keeps one sign, the true ECE is E|g| whatever the bins; where it
@@ -105,7 +105,7 @@ def main() -> None:
             "",
             *lines,
             "",
-            "Made by `python benchmarks/coverage.py --write benchmarks/COVERAGE.md`.",
+            "Made by `python benchmarks/interval_coverage.py --write benchmarks/COVERAGE.md`.",
             "",
         ]
     )
