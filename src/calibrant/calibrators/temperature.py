@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,4 +103,6 @@ def fit_temperature(logits: Tensor, target: Tensor) -> Root:
             second += float((p.sum(dim) - mean.square()).double().sum())
         return first + top - true, max(second, 0.0)
 
-    return rising_root(slope, low=1.0 / HOTTEST, high=1.0 / COLDEST)
+    found = rising_root(slope, low=1.0 / HOTTEST, high=1.0 / COLDEST)
+    # Every row right: colder is always better, and the search ends where digits do.
+    return replace(found, at_bound=True) if top == true else found
