@@ -1,37 +1,173 @@
-"""What losses of one value a sample share: the true class's log-probability, and reduction."""
+"""What losses share: rows of logits and labels of any shape, and how they are reduced.
+
+Dense (N,K,...) logits are viewed as (N,K,L), never copied: the classes are dimension 1 of
+every tensor here, and a number a row has the shape (N,) or (N,L). Nothing selects rows by a
+mask or reads a value back, so that a loss compiles to one graph and never waits for the
+device; rows to be ignored are kept and weigh nothing.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, first
 
 IGNORED = -100  # torch.nn's default
+REDUCTIONS = ("none", "mean", "sum")
 
 
-def log_probs_of(
-    input: Tensor, target: Tensor, ignore_index: int = IGNORED
-) -> tuple[Tensor, Tensor, Tensor]:
-    """ln p of (N,K,...) logits, ln p_y and which of the (N,...) labels count."""
-    if input.ndim < 2 or target.shape != (input.shape[0], *input.shape[2:]):
-        raise InputError(
-            f"logits of shape {tuple(input.shape)} do not fit labels of shape "
-            f"{tuple(target.shape)}: give (N,K,...) and (N,...)"
-        )
-    counts = target != ignore_index
-    log_probs = torch.log_softmax(input, dim=1)
-    index = target.where(counts, torch.zeros_like(target)).unsqueeze(1)
-    return log_probs, log_probs.gather(1, index).squeeze(1), counts
+class Rows(NamedTuple):
+    """Logits and labels, in at least float32."""
+
+    logits: Tensor  # (N,K) or (N,K,L)
+    log_probs: Tensor  # ln p, of the same shape
+    labels: Tensor | None  # (N,) or (N,L), 0 where ignored; None where targets are soft
+    soft: Tensor | None  # class-probability targets, of the shape of the logits
+    counts: Tensor  # (N,) or (N,L), bool: rows not ignored
 
 
-def reduce(values: Tensor, counts: Tensor, reduction: str) -> Tensor:
-    """One value a sample, their mean or their sum; ignored samples are 0 and not counted."""
-    values = values.where(counts, torch.zeros_like(values))
+def rows_of(input: Tensor, target: Tensor, ignore_index: int = IGNORED) -> Rows:
+    """Rows of (N,K,...) logits with (N,...) class indices or (N,K,...) class probabilities."""
+    _check(input, target, ignore_index)
+    logits = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+    logits = logits.flatten(2) if logits.ndim > 2 else logits
+    log_probs = torch.log_softmax(logits, dim=1)
+    if target.is_floating_point():
+        soft = target.to(logits.dtype).reshape(logits.shape)
+        return Rows(logits, log_probs, None, soft, torch.ones_like(soft[:, 0], dtype=torch.bool))
+    labels = target.long().reshape(logits[:, 0].shape)
+    counts = labels != ignore_index
+    return Rows(logits, log_probs, labels.where(counts, 0), None, counts)
+
+
+def pick(table: Tensor, index: Tensor) -> Tensor:
+    """table[n, index[n]] along the classes: a number a row."""
+    return table.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def expected(rows: Rows, value: Callable[[Tensor], Tensor], weight: Tensor | None = None) -> Tensor:
+    """A loss of the true class's ln p, a value a row: of soft labels its expectation.
+
+    ``weight`` is a weight a class, as in `torch.nn.CrossEntropyLoss`.
+    """
+    if rows.labels is not None:
+        return weigh(value(pick(rows.log_probs, rows.labels)), rows, weight)
+    assert rows.soft is not None
+    table = rows.soft if weight is None else rows.soft * _by_class(rows, weight)
+    return (table * value(rows.log_probs)).sum(1)
+
+
+def weigh(values: Tensor, rows: Rows, weight: Tensor | None) -> Tensor:
+    """A value a row times its class's weight w_y; of soft labels, times Σ_k w_k q_k."""
+    return values if weight is None else values * _row_weights(rows, weight)
+
+
+def correctness(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Confidence c = max p and a = 1[ŷ = y] a row; of soft labels, a is the label's share of ŷ."""
+    best, predicted = rows.log_probs.max(1)
+    if rows.labels is not None:
+        return best.exp(), (predicted == rows.labels).to(best.dtype)
+    assert rows.soft is not None
+    return best.exp(), pick(rows.soft, predicted)
+
+
+def label_table(rows: Rows) -> Tensor:
+    """1[k = y] or the soft labels, of the shape of the logits."""
+    if rows.soft is not None:
+        return rows.soft
+    assert rows.labels is not None
+    table = torch.zeros_like(rows.log_probs)
+    return table.scatter(1, rows.labels.unsqueeze(1), 1.0)
+
+
+def entropy(rows: Rows) -> Tensor:
+    """h = −Σ_k p_k ln p_k in nats, a number a row; finite, as is its gradient."""
+    return -(rows.log_probs.exp() * rows.log_probs).sum(1)
+
+
+def row_mean(values: Tensor, counts: Tensor) -> Tensor:
+    """The mean over rows that count; 0 where none does."""
+    return values.where(counts, 0).sum() / counts.sum().clamp_min(1)
+
+
+def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = None) -> Tensor:
+    """One value a row, their mean or their sum; ignored rows are 0 and not counted.
+
+    Where the values carry class weights, ``weight`` is given again: as in
+    `torch.nn.CrossEntropyLoss`, the mean is over the weights of class indices, and over the
+    number of rows of soft labels.
+    """
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, found {reduction!r}")
+    values = values.where(rows.counts, 0)
     if reduction == "none":
         return values
     if reduction == "sum":
         return values.sum()
-    if reduction == "mean":
-        return values.sum() / counts.sum().clamp_min(1)
-    raise InputError(f"reduction is none, mean or sum, found {reduction!r}")
+    if weight is None or rows.labels is None:
+        return values.sum() / rows.counts.sum().clamp_min(1)
+    total = _row_weights(rows, weight).where(rows.counts, 0).sum()
+    return values.sum() / total.where(total > 0, torch.ones_like(total))
+
+
+def batch_value(value: Tensor, rows: Rows, reduction: str) -> Tensor:
+    """The value of a whole batch: itself for the mean, times the rows that count for the sum."""
+    if reduction == "none":
+        raise InputError(
+            "a loss of a whole batch has no value for each sample: reduction is mean or sum"
+        )
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is mean or sum, found {reduction!r}")
+    return value * rows.counts.sum() if reduction == "sum" else value
+
+
+def _by_class(rows: Rows, weight: Tensor) -> Tensor:
+    """The weights, shaped to stand beside logits."""
+    if weight.shape != rows.logits.shape[1:2]:
+        raise InputError(
+            f"weight needs one number for each of the {rows.logits.shape[1]} classes, found "
+            f"shape {tuple(weight.shape)}"
+        )
+    return weight.to(rows.logits).reshape(-1, *[1] * (rows.logits.ndim - 2))
+
+
+def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
+    weights = _by_class(rows, weight)
+    if rows.labels is not None:
+        return weights.reshape(-1)[rows.labels]
+    assert rows.soft is not None
+    return (rows.soft * weights).sum(1)
+
+
+def _check(input: Tensor, target: Tensor, ignore_index: int) -> None:
+    if not input.is_floating_point():
+        raise InputError(f"logits must be floating point, found {input.dtype}")
+    if input.ndim < 2 or input.shape[1] < 2:
+        raise InputError(
+            f"logits must have shape (N,K,...) with at least 2 classes, found "
+            f"{tuple(input.shape)}; for a binary score z give the two columns 0 and z"
+        )
+    if input.numel() == 0:
+        raise InputError(f"no rows: logits have shape {tuple(input.shape)}")
+    wanted = input.shape if target.is_floating_point() else (input.shape[0], *input.shape[2:])
+    if tuple(target.shape) != tuple(wanted):
+        kind = "class probabilities" if target.is_floating_point() else "class indices"
+        raise InputError(
+            f"logits of shape {tuple(input.shape)} want {kind} of shape {tuple(wanted)}, found "
+            f"{tuple(target.shape)}"
+        )
+    # Reading values would wait for a device, and break a graph: only eager CPU rows are read.
+    if target.is_floating_point() or input.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    low, high = target.aminmax()
+    if int(low) < 0 or int(high) >= input.shape[1]:
+        wrong = (target != ignore_index) & ((target < 0) | (target >= input.shape[1]))
+        if bool(wrong.any()):
+            raise InputError(
+                f"labels must lie in 0..{input.shape[1] - 1} or be ignore_index={ignore_index}, "
+                f"found {first(target[wrong].tolist())}"
+            )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
+from typing_extensions import Unpack
 
-from calibrant.losses.common import IGNORED, log_probs_of, reduce
+from calibrant.functional.errors import InputError
+from calibrant.losses.base import Common, PrimaryLoss
+from calibrant.losses.common import IGNORED, expected, reduce, rows_of, weigh
 
 
 def label_smoothing(
@@ -12,14 +15,37 @@ def label_smoothing(
     target: Tensor,
     *,
     smoothing: float = 0.05,
+    weight: Tensor | None = None,
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−Σ_k q_k ln p_k of (N,K,...) logits, q = (1−ε)·onehot + ε/K (acls eq. 4)."""
-    log_probs, log_true, counts = log_probs_of(input, target, ignore_index)
-    return reduce(smoothed(log_true, log_probs.mean(1), smoothing), counts, reduction)
+    """−Σ_k q_k ln p_k of (N,K,...) logits, q = (1−ε)·onehot + ε/K (acls eq. 4).
+
+    Class-probability targets take the place of the onehot. ``weight`` weighs a sample by its
+    class, where `torch.nn.CrossEntropyLoss` weighs the classes of the smoothed label.
+    """
+    rows = rows_of(input, target, ignore_index)
+    log_true = expected(rows, lambda log_true: log_true)
+    values = smoothed(log_true, rows.log_probs.mean(1), smoothing)
+    return reduce(weigh(values, rows, weight), rows, reduction, weight)
 
 
 def smoothed(log_true: Tensor, log_mean: Tensor, smoothing: float) -> Tensor:
     """−(1−ε) ln p_y − ε·(1/K) Σ_k ln p_k."""
     return -(1.0 - smoothing) * log_true - smoothing * log_mean
+
+
+class LabelSmoothing(PrimaryLoss):
+    """See `label_smoothing`."""
+
+    name = "label_smoothing"
+
+    def __init__(self, *, smoothing: float = 0.05, **common: Unpack[Common]) -> None:
+        super().__init__(**common)
+        if not 0 <= smoothing <= 1:
+            raise InputError(f"smoothing lies in [0, 1], found {smoothing!r}")
+        self.smoothing = smoothing
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """The loss."""
+        return label_smoothing(input, target, smoothing=self.smoothing, **self.options())

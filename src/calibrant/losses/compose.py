@@ -1,0 +1,87 @@
+"""A primary loss and the secondary ones added to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.functional.errors import InputError
+from calibrant.losses.base import Loss
+
+
+class Composed(nn.Module):
+    """loss = primary + Σ β · secondary, in one reduction."""
+
+    needs_index: bool
+
+    def __init__(self, primary: Loss, *terms: tuple[float, Loss]) -> None:
+        super().__init__()
+        _check(primary, terms)
+        self.primary = primary
+        self.betas = tuple(float(beta) for beta, _ in terms)
+        self.secondaries = nn.ModuleList(term for _, term in terms)
+        self.needs_index = any(part.needs_index for part in (primary, *self._terms()))
+
+    @property
+    def local_batch(self) -> bool:
+        """Whether a part sees the rows of its own process only, under data parallelism."""
+        return any(part.local_batch for part in (self.primary, *self._terms()))
+
+    def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
+        """The sum; ``index`` says which training samples the rows are, where a part asks."""
+        total = _call(self.primary, input, target, index)
+        for beta, term in zip(self.betas, self._terms(), strict=True):
+            total = total + beta * _call(term, input, target, index)
+        return total
+
+    def parts(self, input: Tensor, target: Tensor, **extra: Any) -> dict[str, Tensor]:
+        """Each part's own value, without its β, by name: for a log."""
+        index = extra.get("index")
+        with torch.no_grad():
+            return {
+                part.name: _call(part, input, target, index)
+                for part in (self.primary, *self._terms())
+            }
+
+    def extra_repr(self) -> str:
+        """The weights."""
+        return f"betas={self.betas}"
+
+    def _terms(self) -> list[Loss]:
+        return list(self.secondaries)  # type: ignore[arg-type]
+
+
+def compose(primary: Loss, *terms: tuple[float, Loss]) -> Composed:
+    """primary + β · secondary + ..., from ``(β, secondary)`` pairs."""
+    return Composed(primary, *terms)
+
+
+def _call(part: Loss, input: Tensor, target: Tensor, index: Tensor | None) -> Tensor:
+    if part.needs_index:
+        value: Tensor = part(input, target, index=index)
+        return value
+    value = part(input, target)
+    return value
+
+
+def _check(primary: Loss, terms: tuple[tuple[float, Loss], ...]) -> None:
+    if getattr(primary, "kind", None) != "primary":
+        raise InputError(
+            f"the first loss must be a primary one, such as CrossEntropy(), found {primary!r}"
+        )
+    for term in terms:
+        if not (isinstance(term, tuple) and len(term) == 2 and isinstance(term[1], Loss)):
+            raise InputError(f"secondary losses are given as (beta, loss) pairs, found {term!r}")
+        beta, loss = term
+        if loss.kind != "secondary":
+            raise InputError(f"{loss.name} is a primary loss and cannot be added to another")
+        if not isinstance(beta, (int, float)) or not abs(beta) < float("inf"):
+            raise InputError(f"beta must be a finite number, found {beta!r} for {loss.name}")
+        if loss.ignore_index != primary.ignore_index or loss.reduction != primary.reduction:
+            raise InputError(
+                f"{loss.name} has ignore_index={loss.ignore_index} and "
+                f"reduction={loss.reduction!r}, but {primary.name} has {primary.ignore_index} and "
+                f"{primary.reduction!r}: give both the same"
+            )

@@ -1,0 +1,155 @@
+"""Every loss by its canonical name, and the one place where a loss is read from text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from torch import nn
+
+from calibrant.functional.errors import InputError
+from calibrant.losses.base import Loss, SecondaryLoss
+from calibrant.losses.compose import compose
+from calibrant.losses.cross_entropy import CrossEntropy
+from calibrant.losses.focal import Focal
+from calibrant.losses.label_smoothing import LabelSmoothing
+from calibrant.losses.sb_ece import SoftBinnedECE
+
+# Each class, and a line on when to use it.
+_PRIMARY: dict[type[Loss], str] = {
+    CrossEntropy: "the usual loss, to compare with",
+    LabelSmoothing: "simple; curbs overconfidence",
+    Focal: "cares less about rows that are certain; curbs overconfidence",
+}
+_SECONDARY: dict[type[SecondaryLoss], str] = {
+    SoftBinnedECE: "lowers a soft-binned ECE directly",
+}
+PRIMARY = {kind.name: kind for kind in _PRIMARY}
+SECONDARY = {kind.name: kind for kind in _SECONDARY}
+SHARED = ("reduction", "ignore_index")  # options of every part
+_TERM = re.compile(r"^(?:(?P<beta>[^*()]+)\*)?(?P<name>[A-Za-z_]\w*)(?P<options>\(.*\))?$", re.S)
+
+
+def available() -> dict[str, str]:
+    """Every loss's name and a line on when to use it."""
+    return {kind.name: says for kind, says in (*_PRIMARY.items(), *_SECONDARY.items())}
+
+
+def get(name: str, **options: Any) -> nn.Module:
+    """A loss to train with, by name or by text such as ``focal(gamma=2)+0.5*s_avuc``.
+
+    A secondary loss's name alone gives cross_entropy + β · it, β its default or ``beta=``;
+    other options are its own. ``reduction``, ``ignore_index`` and ``weight`` go where they
+    belong.
+    """
+    text = name.strip()
+    if text in SECONDARY:
+        shared = {key: options[key] for key in (*SHARED, "weight") if key in options}
+        own = {key: value for key, value in options.items() if key not in ("beta", "weight")}
+        beta = options.get("beta", SECONDARY[text].beta)
+        return compose(make("cross_entropy", **shared), (beta, make(text, **own)))
+    if text in PRIMARY or not re.search(r"[+*(]", text):
+        return make(text, **options)
+    return parse(text, **options)
+
+
+def make(name: str, **options: Any) -> Loss:
+    """The bare loss, primary or secondary, by name."""
+    kind = _find(name)
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise InputError(f"loss {name!r}: {error}") from None
+
+
+def parse(text: str, **options: Any) -> nn.Module:
+    """A loss from ``primary + beta*secondary + ...``, each with options in parentheses.
+
+    >>> parse("focal(gamma=2.0) + 0.5*sb_ece(num_bins=10)").betas
+    (0.5,)
+    """
+    terms = [_term(part, text) for part in _split(text)]
+    for key in options:
+        if key not in (*SHARED, "weight"):
+            raise InputError(f"{text!r} takes its options inside, as in focal({key}=...)")
+    shared = {key: options[key] for key in SHARED if key in options}
+    weight = {key: options[key] for key in ("weight",) if key in options}
+    (beta, name, own), *rest = terms
+    if name in SECONDARY:
+        terms.insert(0, (None, "cross_entropy", {}))
+        (beta, name, own), *rest = terms
+    if beta is not None:
+        raise InputError(f"the first loss takes no weight, found {beta:g}*{name} in {text!r}")
+    primary = make(name, **shared, **weight, **own)
+    added = [
+        (SECONDARY[name].beta if beta is None else beta, make(name, **shared, **own))
+        for beta, name, own in rest
+        if _is_secondary(name, text)
+    ]
+    return compose(primary, *added) if added else primary
+
+
+def _is_secondary(name: str, text: str) -> bool:
+    if name not in SECONDARY:
+        raise InputError(f"{name} is a primary loss and cannot be added to another, in {text!r}")
+    return True
+
+
+def _find(name: str) -> type[Loss]:
+    known: dict[str, type[Loss]] = {**PRIMARY, **SECONDARY}
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise InputError(f"no loss is called {name!r}.{hint} All: {', '.join(known)}")
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the plus signs that stand outside parentheses and numbers."""
+    parts, depth, begin = [], 0, 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        in_number = re.search(r"[\d.][eE]$", text[:place]) is not None
+        if sign == "+" and depth == 0 and not in_number:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [*parts, text[begin:]]
+
+
+def _term(part: str, text: str) -> tuple[float | None, str, dict[str, Any]]:
+    found = _TERM.match(part.strip())
+    if found is None:
+        raise InputError(
+            f"{part.strip()!r} in {text!r} is not a loss; write primary+beta*secondary, as in "
+            "focal(gamma=2)+0.5*sb_ece"
+        )
+    name = found["name"]
+    _find(name)
+    beta: float | None = None
+    if found["beta"] is not None:
+        try:
+            beta = float(found["beta"])
+        except ValueError:
+            raise InputError(
+                f"the weight of {name} must be a number, found {found['beta']!r} in {text!r}"
+            ) from None
+    return beta, name, _options(found["options"], text)
+
+
+def _options(written: str | None, text: str) -> dict[str, Any]:
+    """Options in parentheses, literal values only: nothing is run."""
+    if not written:
+        return {}
+    try:
+        call = ast.parse(f"f{written}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert not call.args
+        assert all(keyword.arg for keyword in call.keywords)
+        return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise InputError(
+            f"options are written (name=value, ...) with plain values, found {written!r} in "
+            f"{text!r}"
+        ) from None
