@@ -113,7 +113,8 @@ def test_gradient_and_curvature_are_those_of_the_value(full: bool) -> None:
     problem = Problem(to_blocks(torch.as_tensor(z), torch.as_tensor(y)), 0.7)
     start = torch.zeros(4 if full else 2, 3, dtype=torch.float64)
     weights = Ridge(1.0, 2.0, 3.0).weights(start)
-    curvature = problem.curvature(start) + weights
+    found = problem.curvature(start)
+    curvature = found.diagonal + weights
     _, gradient = problem.value_and_gradient(start, weights)
     for i in range(start.shape[0]):
         for j in range(3):
@@ -124,6 +125,9 @@ def test_gradient_and_curvature_are_those_of_the_value(full: bool) -> None:
             assert float(gradient[i, j]) == pytest.approx((up - down) / 2e-5, abs=1e-6)
             second = float(slope_up[i, j] - slope_down[i, j]) / 2e-5
             assert float(curvature[i, j]) == pytest.approx(second, rel=1e-6)
+            if i < start.shape[0] - 1:  # with the class's own intercept
+                crossed = float(slope_up[-1, j] - slope_down[-1, j]) / 2e-5
+                assert float(found.crossed[i, j]) == pytest.approx(crossed, rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", NAMES)
