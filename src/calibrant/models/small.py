@@ -1,0 +1,62 @@
+"""Small networks: LeNet-5 and a multilayer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from calibrant.models.network import Network
+
+
+class LeNet5(Network):
+    """LeCun et al. 1998 with ReLU and max pooling, for 32x32 images."""
+
+    def __init__(self, num_classes: int, *, channels: int = 3) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * 5 * 5, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+        )
+        self.classifier = nn.Linear(84, num_classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """The last hidden layer."""
+        found: Tensor = self.body(images)
+        return found
+
+
+class MLP(Network):
+    """Linear layers with ReLU, on inputs of any shape, flattened."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        inputs: int = 64,
+        hidden: Sequence[int] = (128, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Flatten()]
+        for width in hidden:
+            layers += [nn.Linear(inputs, width), nn.ReLU()]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            inputs = width
+        self.body = nn.Sequential(*layers)
+        self.classifier = nn.Linear(inputs, num_classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """The last hidden layer."""
+        found: Tensor = self.body(images)
+        return found
