@@ -1,0 +1,58 @@
+"""Data sets by name, split into what a run trains on, chooses on, and is judged on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from calibrant.data.digits import digits
+from calibrant.data.splits import long_tail_rows, stratified_split
+from calibrant.data.value import Images, Splits, moments
+from calibrant.functional.errors import InputError
+
+# name: (its reader, of a folder and leave to download, giving training and test images; a line).
+SETS: dict[str, tuple[Callable[..., tuple[Images, ...]], str]] = {
+    "digits": (lambda folder, download: digits(), "1,797 digits of 8x8, embedded"),
+}
+
+
+def available() -> dict[str, str]:
+    """Every data set's name and what it is."""
+    return {name: says for name, (_, says) in SETS.items()}
+
+
+def load(
+    name: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    validation: float = 0.1,
+    seed: int = 0,
+    long_tail: float | None = None,
+) -> Splits:
+    """A data set by name.
+
+    ``validation`` is the share of training rows held out by class, or their number, drawn by
+    ``seed``; ``long_tail`` thins the training classes first (class-scaling eq. 16), and then
+    halves what is left into training and validation, as that paper does.
+    """
+    parts = _find(name)(folder, download)
+    train, test = parts[0], parts[-1]
+    if len(parts) == 3:  # it comes with its own validation rows
+        kept_images, held_images = train, parts[1]
+    else:
+        if long_tail is not None:
+            rows = long_tail_rows(train.labels, train.num_classes, ratio=long_tail, seed=seed)
+            train, validation = train.take(rows), 0.5
+        kept, held = stratified_split(train.labels, validation, seed=seed)
+        kept_images, held_images = train.take(kept), train.take(held)
+    return Splits(kept_images, held_images, test, *moments(kept_images.images))
+
+
+def _find(name: str) -> Callable[..., tuple[Images, ...]]:
+    if name in SETS:
+        return SETS[name][0]
+    near = get_close_matches(name, SETS, n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise InputError(f"no data set is called {name!r}.{hint} All: {', '.join(SETS)}")

@@ -1,0 +1,37 @@
+"""Procedures of the papers, one a file, by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from calibrant.functional.errors import InputError
+from calibrant.training.recipes.base import Pass, Recipe
+
+__all__ = ["Pass", "Recipe", "available", "get"]
+
+# name: (module, class, a line on when to use it). Modules are imported when asked for.
+RECIPES: dict[str, tuple[str, str, str]] = {
+    "standard": ("base", "Recipe", "the usual way: every row once an epoch"),
+}
+
+
+def available() -> dict[str, str]:
+    """Every recipe's name and a line on when to use it."""
+    return {name: says for name, (_, _, says) in RECIPES.items()}
+
+
+def get(name: str, **options: Any) -> Recipe:
+    """A recipe by name, with its options."""
+    if name not in RECIPES:
+        near = get_close_matches(name, RECIPES, n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"no recipe is called {name!r}.{hint} All: {', '.join(RECIPES)}")
+    module, class_name, _ = RECIPES[name]
+    kind = getattr(import_module(f"calibrant.training.recipes.{module}"), class_name)
+    try:
+        made: Recipe = kind(**options)
+    except TypeError as error:
+        raise InputError(f"recipe {name!r}: {error}") from None
+    return made
