@@ -29,7 +29,7 @@ DEVICES = [
 
 
 def made(name, **options):
-    return losses.make(name, **options)
+    return losses.make(name, num_samples=64, **options)  # which those with memory take
 
 
 def call(loss, logits, target):
@@ -279,17 +279,17 @@ class TestSecondary:
 
     def test_name_alone_trains_beside_cross_entropy(self, name):
         logits, target = batch()
-        both = losses.get(name)
+        both = losses.get(name, num_samples=64)
         assert isinstance(both, losses.Composed)
         beta = SECONDARY[name].beta
         wanted = losses.cross_entropy(logits, target) + beta * call(made(name), logits, target)
         assert torch.allclose(call(both, logits, target), wanted)
-        other = losses.get(name, beta=7.0)
+        other = losses.get(name, beta=7.0, num_samples=64)
         assert other.betas == (7.0,)
 
     def test_sees_the_local_batch(self, name):
         assert made(name).local_batch
-        assert losses.get(name).local_batch
+        assert losses.get(name, num_samples=64).local_batch
 
 
 class TestComposition:

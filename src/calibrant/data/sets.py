@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 
+from calibrant.data.cifar import cifar
 from calibrant.data.digits import digits
+from calibrant.data.packs import packed
 from calibrant.data.splits import long_tail_rows, stratified_split
 from calibrant.data.value import Images, Splits, moments
 from calibrant.functional.errors import InputError
@@ -14,6 +17,9 @@ from calibrant.functional.errors import InputError
 # name: (its reader, of a folder and leave to download, giving training and test images; a line).
 SETS: dict[str, tuple[Callable[..., tuple[Images, ...]], str]] = {
     "digits": (lambda folder, download: digits(), "1,797 digits of 8x8, embedded"),
+    "cifar10": (partial(cifar, "cifar10"), "60,000 photographs of 32x32, 10 classes"),
+    "cifar100": (partial(cifar, "cifar100"), "60,000 photographs of 32x32, 100 classes"),
+    "camvid": (partial(packed, "camvid"), "701 street scenes, 11 classes and void, dense"),
 }
 
 

@@ -22,7 +22,7 @@ from calibrant.predictions import Predictions
 from calibrant.training import checkpoint
 from calibrant.training.config import Config, reported_after
 from calibrant.training.job import Job
-from calibrant.training.making import make_job
+from calibrant.training.making import Loaders, make_job
 from calibrant.training.optimise import Average, rate, renew_batch_norm
 from calibrant.training.run import PARTS, Run, begin, write_metrics
 
@@ -37,14 +37,15 @@ def train(
     config: Config,
     folder: str | os.PathLike[str],
     *,
-    data: Splits | None = None,
+    data: Splits | Loaders | None = None,
     network: nn.Module | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
     """Train by the settings into a folder, or go on with what is there.
 
-    ``data`` and ``network`` take the place of those the settings name; they must then be the
-    same again when a run is taken up. ``on_epoch`` is given each epoch's line of metrics.
+    ``data`` (`Splits`, or loaders of training, validation and test rows) and ``network`` take
+    the place of those the settings name; they must be the same again when a run is taken up.
+    ``on_epoch`` is given each epoch's line of metrics.
     """
     run = begin(Path(folder), config)
     if run.is_done:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -14,32 +15,39 @@ from calibrant.data.batches import derived_seed
 from calibrant.data.value import Images, Splits
 from calibrant.functional.errors import InputError
 from calibrant.training.config import Config
-from calibrant.training.job import Job
+from calibrant.training.job import Data, Job, LoaderBatches
 from calibrant.training.optimise import make_optimizer
 from calibrant.training.recipes import get as get_recipe
 
+Loaders: TypeAlias = tuple[Iterable[Any], Iterable[Any], Iterable[Any]]
 
-def make_job(config: Config, data: Splits | None, network: nn.Module | None) -> Job:
+
+def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module | None) -> Job:
     """Everything a run needs, from its settings and its seed."""
     fabric = _fabric(config)
     device = fabric.device
-    splits = data if data is not None else _load(config)
+    given = data if data is not None else _load(config)
     torch.manual_seed(derived_seed(config.seed, 0x5EED))  # the start of weights
     if network is None:
-        network = _build(config, splits.train)
-    loss = losses.get(config.loss, ignore_index=splits.train.ignore_index)
+        if not isinstance(given, Splits):
+            raise InputError("loaders do not say what network they need: give one")
+        network = _build(config, given.train)
     form = torch.channels_last if config.channels_last else torch.contiguous_format
+    network = network.to(device=device, memory_format=form)  # type: ignore[call-overload]
+    parts = _parts(given, network, device, config)
     job = Job(
         config=config,
         recipe=get_recipe(config.recipe, **config.recipe_options),
-        loss=_sized(loss, len(splits.train)).to(device),
-        network=network.to(device=device, memory_format=form),  # type: ignore[call-overload]
-        train=splits.train.to(device),
-        validation=splits.validation.to(device),
-        test=splits.test,
-        num_classes=splits.train.num_classes,
+        loss=losses.get(
+            config.loss, ignore_index=parts.ignore_index, num_samples=parts.num_rows
+        ).to(device),
+        network=network,
+        train=parts.train,
+        validation=parts.validation,
+        test=parts.test,
+        num_classes=parts.num_classes,
         device=device,
-        normalise=Normalise(splits.mean, splits.std, device, channels_last=config.channels_last),
+        normalise=parts.normalise,
         fabric=fabric,
         generator=torch.Generator(device),
     )
@@ -52,12 +60,38 @@ def make_job(config: Config, data: Splits | None, network: nn.Module | None) -> 
     return job
 
 
-def _sized(loss: nn.Module, rows: int) -> nn.Module:
-    """A loss with memory of every sample learns how many there are."""
-    for part in loss.modules():
-        if callable(getattr(part, "remember", None)):
-            part.remember(rows)  # type: ignore[operator]
-    return loss
+class _Parts(NamedTuple):
+    train: Data
+    validation: Data
+    test: Data
+    num_classes: int
+    num_rows: int
+    ignore_index: int
+    normalise: Normalise | None
+
+
+def _parts(
+    given: Splits | Loaders, network: nn.Module, device: torch.device, config: Config
+) -> _Parts:
+    """The three parts; images go to the device, but the test images only when they are read."""
+    if isinstance(given, Splits):
+        train = given.train
+        change = Normalise(given.mean, given.std, device, channels_last=config.channels_last)
+        here, held = train.to(device), given.validation.to(device)
+        sizes = (train.num_classes, len(train), train.ignore_index)
+        return _Parts(here, held, given.test, *sizes, change)
+    if not isinstance(given, tuple) or len(given) != 3:
+        raise InputError(
+            "data is calibrant.data.Splits or three loaders (train, validation, test), found "
+            f"{type(given).__name__}"
+        )
+    rows = next(iter(LoaderBatches(given[0], device, None))).inputs
+    was = network.training
+    with torch.no_grad():
+        classes = network.eval()(rows).shape[1]
+    network.train(was)
+    dataset: Any = getattr(given[0], "dataset", given[0])
+    return _Parts(*given, classes, len(dataset), -100, None)
 
 
 def _build(config: Config, data: Images) -> nn.Module:
