@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from calibrant import metrics
 from calibrant.data.batches import derived_seed
-from calibrant.data.splits import stratified_split
 from calibrant.data.value import Images, Splits
 from calibrant.predictions import Predictions
 from calibrant.training import checkpoint
@@ -68,7 +67,8 @@ class Training:
         self.lines: list[dict[str, Any]] = []
         self.best: dict[str, Tensor] = {}  # weights of the epoch to be reported
         self.best_epoch, self.best_value = 0, math.inf
-        self._glance = self._some_rows()
+        dense = isinstance(job.train, Images) and job.train.is_dense
+        self._glance = job.some_rows(GLANCE // 50 if dense else GLANCE)
         self._resume()
 
     def finish(self) -> Run:
@@ -94,6 +94,7 @@ class Training:
         # Whatever draws by itself (dropout, stochastic depth) draws the same again after a stop.
         torch.manual_seed(derived_seed(config.seed, job.epoch, 7 + job.fabric.global_rank))
         job.generator.manual_seed(derived_seed(config.seed, job.epoch, 77))
+        job.draws.manual_seed(derived_seed(config.seed, job.epoch, 777))
         job.network.train()
         recipe.before_epoch(job)
         total, steps = torch.zeros((), device=job.device), 0
@@ -270,13 +271,6 @@ class Training:
             yield
         finally:
             self.job.network.load_state_dict(held)
-
-    def _some_rows(self) -> Tensor | None:
-        data = self.job.train
-        if not isinstance(data, Images):
-            return None
-        count = GLANCE // 50 if data.is_dense else GLANCE
-        return None if len(data) <= count else stratified_split(data.labels, count, seed=0)[1]
 
 
 def _figures(part: str, logits: Tensor, labels: Tensor, job: Job) -> dict[str, float]:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from calibrant.data.augment import Augment, Normalise
 from calibrant.data.batches import Batch, DeviceBatches, derived_seed
+from calibrant.data.splits import stratified_split
 from calibrant.data.value import Images
 from calibrant.functional.errors import InputError
+from calibrant.models.split import Split, split
 from calibrant.training.config import Config
 from calibrant.training.recipes.base import Recipe
 
@@ -38,7 +40,8 @@ class Job:
     optimizer: Any = None
     epoch: int = 0  # epochs done
     step: int = 0
-    generator: torch.Generator = field(default_factory=torch.Generator)
+    generator: torch.Generator = field(default_factory=torch.Generator)  # on the device
+    draws: torch.Generator = field(default_factory=torch.Generator)  # on the CPU
     rows: Tensor | None = None  # the training rows a pass of "all rows" means; None: every one
 
     @property
@@ -98,15 +101,31 @@ class Job:
         was = self.network.training
         self.network.eval()
         try:
+            extractor = self.split().extractor
             with self.fabric.autocast():
                 parts = [
-                    (self.network.features(batch.inputs).float(), batch.target)  # type: ignore[operator]
+                    (extractor(batch.inputs).float(), batch.target)
                     for batch in self.rows_of(data, rows)
                 ]
         finally:
             self.network.train(was)
         found, labels = zip(*parts, strict=True)
         return torch.cat(found), torch.cat(labels)
+
+    def split(self) -> Split:
+        """The network's feature extractor and head."""
+        return split(self.network)
+
+    def replace_head(self, head: nn.Module) -> None:
+        """Put another module in the place of the network's head."""
+        parent, _, last = self.split().name.rpartition(".")
+        setattr(self.network.get_submodule(parent), last, head)
+
+    def some_rows(self, count: int) -> Tensor | None:
+        """A fixed part of the training rows, by class; None where there are no more."""
+        if not isinstance(self.train, Images) or len(self.train) <= count:
+            return None
+        return stratified_split(self.train.labels, count, seed=0)[1]
 
     def rows_of(self, data: Data, rows: Tensor | None = None) -> Iterable[Batch]:
         """Unaugmented batches of any part, in order."""

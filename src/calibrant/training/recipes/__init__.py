@@ -14,6 +14,17 @@ __all__ = ["Pass", "Recipe", "available", "get"]
 # name: (module, class, a line on when to use it). Modules are imported when asked for.
 RECIPES: dict[str, tuple[str, str, str]] = {
     "standard": ("base", "Recipe", "the usual way: every row once an epoch"),
+    "mixup": ("mixing", "Mixup", "pairs of images mixed; curbs overconfidence"),
+    "cutmix": ("mixing", "Cutmix", "boxes of other images pasted in; better accuracy"),
+    "mit": ("mit", "MIT", "mixup with the raw logits recovered; twice the passes"),
+    "interleaved": ("interleaved", "Interleaved", "a secondary loss on rows of its own"),
+    "mac_cal": ("stage_two", "MacCal", "a head retrained under masks; seconds on any network"),
+    "tst": ("stage_two", "TST", "a fresh head on frozen features"),
+    "vtst": ("stage_two", "VTST", "a variational head on frozen features"),
+    "plp": ("plp", "LayerPeeling", "layers frozen from the top down; for calibrating afterwards"),
+    "balcal": ("balcal", "BalCAL", "a linear head balanced against a fixed simplex one"),
+    "cape": ("cape", "CaPE", "labels replaced by the accuracy of their bin"),
+    "mc_dropout": ("dropout", "MCDropout", "a yardstick: the mean of answers with dropout on"),
 }
 
 

@@ -44,11 +44,13 @@ class Recipe(nn.Module):
 
     def loss(self, job: Job, batch: Batch) -> Tensor:
         """The loss of one batch; what a pass calls."""
-        logits = job.model(batch.inputs)
-        if getattr(job.loss, "needs_index", False):
-            value: Tensor = job.loss(logits, batch.target, index=batch.index)
-            return value
-        value = job.loss(logits, batch.target)
+        return self.of_logits(job, job.model(batch.inputs), batch)
+
+    @staticmethod
+    def of_logits(job: Job, logits: Tensor, batch: Batch) -> Tensor:
+        """The run's loss of logits, told which samples they are where it asks."""
+        extra = {"index": batch.index} if getattr(job.loss, "needs_index", False) else {}
+        value: Tensor = job.loss(logits, batch.target, **extra)
         return value
 
     def after_epoch(self, job: Job) -> dict[str, float]:

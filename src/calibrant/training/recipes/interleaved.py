@@ -1,0 +1,85 @@
+"""Interleaved training: the secondary loss on rows the primary never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from calibrant.data.splits import stratified_split
+from calibrant.data.value import Images
+from calibrant.functional.errors import InputError
+from calibrant.losses import Composed
+from calibrant.metrics import ece
+from calibrant.training.recipes.base import Pass, Recipe
+
+if TYPE_CHECKING:
+    from calibrant.data.batches import Batch
+    from calibrant.training.job import Job
+
+MEMORISED = 0.01  # a train ECE below this is suspiciously low (appendix B)
+
+
+class Interleaved(Recipe):
+    """Soft-calibration appendix B: each epoch, primary on most rows, then secondary on the rest.
+
+    Needs a loss with a secondary part, such as ``cross_entropy+0.5*s_avuc``. ``interleave``:
+    ``"always"``, or ``"auto"``, the paper's rule for those without a calibration set: from the
+    epoch on in which the ECE on training rows, after the last one, is below 1%; until then
+    both parts on all rows. With a calibration set the paper compares two runs by its ECE:
+    train both, and take the one of lower validation ECE.
+    """
+
+    name = "interleaved"
+
+    interleaving: Tensor
+
+    def __init__(self, *, held_out: float = 0.1, interleave: str = "always") -> None:
+        super().__init__()
+        if interleave not in ("always", "auto"):
+            raise InputError(f"interleave is always or auto, found {interleave!r}")
+        if not 0 < held_out < 1:
+            raise InputError(f"held_out is a share in (0, 1), found {held_out!r}")
+        self.held_out, self.interleave = held_out, interleave
+        self.register_buffer("interleaving", torch.tensor(interleave == "always"))
+        self._kept = self._held = torch.empty(0, dtype=torch.int64)
+
+    def prepare(self, job: Job) -> None:
+        """Hold rows out, by class."""
+        if not isinstance(job.loss, Composed) or not len(job.loss.secondaries):
+            raise InputError(
+                "interleaved training needs a secondary loss, as in cross_entropy+0.5*s_avuc, "
+                f"found {job.config.loss!r}"
+            )
+        if not isinstance(job.train, Images):
+            raise InputError("interleaved training holds rows out: give the data as Images")
+        seed = job.config.split_seed + 1
+        self._kept, self._held = stratified_split(job.train.labels, self.held_out, seed=seed)
+
+    def passes(self, job: Job) -> Sequence[Pass]:
+        """One sweep over each part, or one over all."""
+        if not bool(self.interleaving):
+            return [Pass(None, self.loss)]
+        return [Pass(self._kept, self._primary), Pass(self._held, self._secondary)]
+
+    def after_epoch(self, job: Job) -> dict[str, float]:
+        """Whether the training rows are known by heart by now."""
+        if self.interleave == "auto" and not bool(self.interleaving):
+            error = float(ece(*job.predict(job.train, self._kept)))
+            self.interleaving.fill_(error < MEMORISED)
+        return {"interleaving": float(self.interleaving)}
+
+    def _primary(self, job: Job, batch: Batch) -> Tensor:
+        loss: Tensor = job.loss.primary(job.model(batch.inputs), batch.target)  # type: ignore[operator]
+        return loss
+
+    def _secondary(self, job: Job, batch: Batch) -> Tensor:
+        logits = job.model(batch.inputs)
+        assert isinstance(job.loss, Composed)
+        total = logits.new_zeros(())
+        for beta, part in zip(job.loss.betas, job.loss.secondaries, strict=True):
+            extra = {"index": batch.index} if getattr(part, "needs_index", False) else {}
+            total = total + beta * part(logits, batch.target, **extra)
+        return total

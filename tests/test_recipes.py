@@ -1,0 +1,375 @@
+"""The procedures: each trains, resumes, and does what it claims to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+pytest.importorskip("lightning")
+from calibrant import data, metrics, models
+from calibrant.functional.errors import InputError
+from calibrant.losses.registry import PRIMARY, SECONDARY
+from calibrant.training import recipes, train
+from calibrant.training.config import Config
+from calibrant.training.making import make_job
+from calibrant.training.recipes.balcal import BalancedHead, bisect_share, simplex_frame
+from calibrant.training.recipes.cape import bin_accuracies
+from calibrant.training.recipes.mit import two_shares, unmix
+from calibrant.training.recipes.plp import LayerPeeling, layers_from_top
+from calibrant.training.recipes.stage_two import VariationalHead, kl_to_standard
+
+NAMES = list(recipes.available())
+LOSS = {"interleaved": "cross_entropy+1.0*sb_ece"}
+OPTIONS = {
+    "mac_cal": {"epochs": 12, "width": 32, "batch_size": 16},
+    "tst": {"epochs": 6, "width": 32, "batch_size": 16},
+    "vtst": {"epochs": 4, "latent": 16},
+    "cape": {"start": 0.3},
+}
+
+
+@pytest.fixture(scope="module")
+def splits():
+    """Digits with an eighth of all labels replaced: learnt by heart, they make overconfidence."""
+    found = data.load("digits", validation=300)
+
+    def noisy(images, count, seed):
+        how = torch.Generator().manual_seed(seed)
+        rows = images.take(torch.arange(count))
+        wrong = torch.rand(count, generator=how) < 0.125
+        other = (rows.labels + torch.randint(1, 10, (count,), generator=how)) % 10
+        labels = torch.where(wrong, other, rows.labels)
+        return data.Images(rows.images, labels, rows.class_names, name=rows.name)
+
+    return data.Splits(
+        noisy(found.train, 400, 1),
+        noisy(found.validation, 300, 2),
+        noisy(found.test, 500, 3),
+        found.mean,
+        found.std,
+    )
+
+
+def config(recipe="standard", **settings):
+    how = {
+        "epochs": 5,
+        "batch_size": 50,
+        "lr": 0.1,
+        "device": "cpu",
+        "model_options": {"hidden": [48]},
+        "loss": LOSS.get(recipe, "cross_entropy"),
+        "recipe": recipe,
+        "recipe_options": OPTIONS.get(recipe, {}),
+    }
+    return Config(**{**how, **settings})
+
+
+class TestEveryRecipe:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_trains_and_says_what_it_did(self, name, splits, tmp_path):
+        run = train(config(name), tmp_path / "run", data=splits)
+        assert run.outcome["figures"]["test_accuracy"] > 0.5
+        assert run.predictions("test").num_rows == 500
+        assert recipes.get(name, **OPTIONS.get(name, {})).name == name
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_resumes_to_the_bit(self, name, splits, tmp_path):
+        class Stop(Exception):
+            pass
+
+        def stop(line):
+            if line["epoch"] == 4:
+                raise Stop
+
+        whole = train(config(name), tmp_path / "whole", data=splits)
+        with pytest.raises(Stop):
+            train(config(name), tmp_path / "part", data=splits, on_epoch=stop)
+        part = train(config(name), tmp_path / "part", data=splits)
+        for file in ("weights.safetensors", "metrics.jsonl", "predictions/test.safetensors"):
+            assert (part.folder / file).read_bytes() == (whole.folder / file).read_bytes(), file
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_one_batch_with_every_loss(self, name, splits):
+        if name == "interleaved":
+            texts = [f"cross_entropy+0.5*{term}" for term in SECONDARY]
+        else:
+            texts = [*PRIMARY, *SECONDARY]
+        for text in texts:
+            job = make_job(config(name, loss=text), splits, None)
+            job.recipe.before_epoch(job)
+            for one in job.recipe.passes(job):
+                batch = next(iter(job.batches(one.rows)))
+                value = one.loss(job, batch)
+                assert torch.isfinite(value), text
+                job.backward_step(value)
+
+
+def test_unknown_recipes_and_options():
+    with pytest.raises(InputError, match="Did you mean mixup"):
+        recipes.get("mixupp")
+    with pytest.raises(InputError, match="alfa"):
+        recipes.get("mixup", alfa=1)
+    for name, options, says in (
+        ("mixup", {"alpha": 0.0}, "alpha"),
+        ("mit", {"margin": 1.5}, "margin"),
+        ("plp", {"start": 1.0}, "start"),
+        ("balcal", {"delta": 0.0}, "delta"),
+        ("cape", {"num_bins": 0}, "num_bins"),
+        ("vtst", {"samples": 0}, "samples"),
+        ("mc_dropout", {"rate": 1.0}, "rate"),
+        ("interleaved", {"interleave": "often"}, "always or auto"),
+        ("mac_cal", {"gamma": 2.0}, "gamma"),
+    ):
+        with pytest.raises(InputError, match=says):
+            recipes.get(name, **options)
+
+
+class TestMIT:
+    def test_recovers_the_logits_of_a_linear_model_exactly(self):
+        torch.manual_seed(0)
+        net = nn.Linear(6, 4).double()
+        left, right = torch.randn(5, 6).double(), torch.randn(5, 6).double()
+        high, low = two_shares(1.0, 0.5, torch.Generator().manual_seed(1))
+        mixed = [net(share * left + (1 - share) * right) for share in (high, low)]
+        found = unmix(*mixed, high, low)
+        assert torch.allclose(found[0], net(left), atol=1e-12)
+        assert torch.allclose(found[1], net(right), atol=1e-12)
+
+    def test_shares_keep_their_distance(self):
+        how = torch.Generator().manual_seed(2)
+        draws = torch.tensor([two_shares(1.0, 0.5, how) for _ in range(500)])
+        assert ((draws[:, 0] - draws[:, 1]) >= 0.5).all()
+        # Two uniform draws at least 1/2 apart: the larger has mean 5/6.
+        assert draws[:, 0].mean().item() == pytest.approx(5 / 6, abs=0.02)
+        single = torch.tensor([two_shares(1.0, 0.2, how, single_draw=True) for _ in range(50)])
+        assert torch.allclose(single.sum(1), torch.ones(50))
+        with pytest.raises(InputError, match="apart"):
+            two_shares(1e6, 0.9, how)
+
+    def test_loss_of_a_linear_model_is_that_of_raw_images(self, splits):
+        job = make_job(config("mit", model_options={"hidden": []}), splits, None)
+        batch = next(iter(job.batches()))
+        found = job.recipe.loss(job, batch)
+        assert found.item() == pytest.approx(
+            F.cross_entropy(job.model(batch.inputs), batch.target).item(), rel=1e-4
+        )
+
+
+class TestInterleaved:
+    def test_held_out_rows_never_reach_the_primary(self, splits, tmp_path, monkeypatch):
+        from calibrant.training.recipes.interleaved import Interleaved
+
+        seen = {"primary": set(), "secondary": set()}
+        for part in seen:
+            inner = getattr(Interleaved, f"_{part}")
+
+            def watch(self, job, batch, part=part, inner=inner):
+                seen[part] |= set(batch.index.tolist())
+                return inner(self, job, batch)
+
+            monkeypatch.setattr(Interleaved, f"_{part}", watch)
+        train(config("interleaved", epochs=4), tmp_path / "run", data=splits)
+        assert not seen["primary"] & seen["secondary"]
+        assert len(seen["secondary"]) == 40
+        assert len(seen["primary"]) > 300
+
+    def test_passes_use_their_own_losses(self, splits):
+        job = make_job(config("interleaved"), splits, None)
+        first, second = job.recipe.passes(job)
+        batch = next(iter(job.batches(first.rows)))
+        logits = job.model(batch.inputs)
+        assert torch.allclose(first.loss(job, batch), F.cross_entropy(logits, batch.target))
+        term = job.loss.secondaries[0](logits, batch.target)
+        assert torch.allclose(second.loss(job, batch), term)
+
+    def test_needs_a_secondary_loss(self, splits):
+        with pytest.raises(InputError, match="secondary loss"):
+            make_job(config("interleaved", loss="focal"), splits, None)
+
+    def test_auto_waits_for_memorised_rows(self, splits, tmp_path):
+        options = {"interleave": "auto"}
+        how = config("interleaved", recipe_options=options, epochs=60, schedule="constant")
+        run = train(how, tmp_path / "run", data=splits)
+        states = [line["interleaving"] for line in run.metrics]
+        assert states[0] == 0
+        assert states == sorted(states)  # once it begins it stays
+
+
+class TestMixing:
+    def test_losses_see_mixed_labels(self, splits):
+        job = make_job(config("mixup", recipe_options={"alpha": 1.0}), splits, None)
+        caught = []
+        job.loss = lambda logits, target: caught.append(target) or logits.sum()
+        for name in ("mixup", "cutmix"):
+            job.recipe = recipes.get(name, alpha=1.0)
+            job.recipe.loss(job, next(iter(job.batches())))
+        for soft in caught:
+            assert soft.shape == (50, 10)
+            assert torch.allclose(soft.sum(1), torch.ones(50))
+            assert ((soft > 0.01) & (soft < 0.99)).any()
+
+    def test_lowers_confidence(self, splits, tmp_path):
+        plain = train(config(epochs=40), tmp_path / "a", data=splits)
+        mixed = train(
+            config("mixup", epochs=40, recipe_options={"alpha": 1.0}), tmp_path / "b", data=splits
+        )
+
+        def confidence(run):
+            return torch.softmax(run.predictions("test").scores, 1).amax(1).mean()
+
+        assert confidence(mixed) < confidence(plain) - 0.05
+
+
+class TestPeeling:
+    def test_schedule(self):
+        recipe = LayerPeeling(start=0.5, share=0.5)
+        counts = [recipe.frozen(epoch, 10, 8) for epoch in range(10)]
+        assert counts == [0, 0, 0, 0, 0, 1, 1, 2, 3, 4]
+
+    def test_top_layers_stop_and_others_go_on(self, splits):
+        job = make_job(config("plp", model_options={"hidden": [20, 20, 20]}), splits, None)
+        layers = layers_from_top(job.network)
+        assert layers[0] is job.network.classifier
+        job.epoch = 4  # the last: two of four layers frozen
+        job.recipe.before_epoch(job)
+        before = [layer.weight.clone() for layer in layers]
+        for batch in job.batches():
+            job.backward_step(job.recipe.loss(job, batch))
+        moved = [not torch.equal(a, b.weight) for a, b in zip(before, layers, strict=True)]
+        assert moved == [False, False, True, True]
+
+
+class TestBalCAL:
+    def test_frame_is_a_simplex(self):
+        frame = simplex_frame(7, 12, torch.Generator().manual_seed(0)).double()
+        wanted = torch.full((7, 7), -1 / 6).double().fill_diagonal_(1.0)
+        assert torch.allclose(frame @ frame.t(), wanted, atol=1e-6)
+        with pytest.raises(InputError, match="at least as many dimensions"):
+            simplex_frame(5, 3, torch.Generator())
+
+    def test_bisection_meets_its_target(self):
+        def confidence(share):
+            return 0.2 + 0.75 * share**3
+
+        assert confidence(bisect_share(confidence, 0.6)) == pytest.approx(0.6, abs=1e-6)
+        assert bisect_share(confidence, 0.95) == 1.0
+        assert bisect_share(confidence, 0.1) == pytest.approx(0.0, abs=1e-6)
+
+    def test_confidence_is_delta_times_accuracy(self, splits, tmp_path):
+        how = config("balcal", epochs=25, recipe_options={"delta": 0.9, "rows": 10_000})
+        run = train(how, tmp_path / "run", data=splits)
+        said = run.predictions("train")
+        probs = torch.softmax(said.scores.double(), 1)
+        accuracy = float(metrics.accuracy(said.scores, said.labels))
+        assert run.metrics[-1]["balance"] < 1
+        assert float(probs.amax(1).mean()) == pytest.approx(0.9 * accuracy, abs=0.02)
+
+    def test_head_balances(self):
+        head = BalancedHead(nn.Linear(5, 3), simplex_frame(3, 5, torch.Generator()))
+        rows = torch.randn(4, 5)
+        linear, simplex = head.both(rows)
+        assert torch.allclose(head(rows), linear)
+        head.share.fill_(0.25)
+        assert torch.allclose(head(rows), 0.25 * linear + 0.75 * simplex, atol=1e-6)
+        assert simplex.abs().max() <= 1.0001
+
+    def test_needs_a_linear_classifier(self, splits):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        with pytest.raises(InputError, match="no classifier head"):
+            make_job(config("balcal"), splits, net)
+
+
+class TestCaPE:
+    def test_bin_accuracies_by_hand(self):
+        confidence = torch.tensor([0.9, 0.1, 0.5, 0.3, 0.7, 0.95])
+        correct = torch.tensor([True, False, True, False, False, True])
+        # Sorted: .1 .3 | .5 .7 | .9 .95 are right 0 0 | 1 0 | 1 1.
+        found = bin_accuracies(confidence, correct, 3)
+        assert found.tolist() == [1.0, 0.0, 0.5, 0.0, 0.5, 1.0]
+
+    def test_targets_change_half_way(self, splits, tmp_path):
+        run = train(config("cape", epochs=6, recipe_options={"start": 0.5}), tmp_path, data=splits)
+        told = ["cape_accuracy" in line for line in run.metrics]
+        assert told == [False, False, True, True, True, True]
+        target = run.weights()["recipe.target"]
+        assert target.shape == (400, 10)
+        assert torch.allclose(target.sum(1), torch.ones(400), atol=1e-5)
+
+
+class TestStageTwo:
+    def test_mac_cal_mends_overconfidence(self, splits, tmp_path):
+        how = {"epochs": 60, "schedule": "constant"}
+        plain = train(config(**how), tmp_path / "plain", data=splits)
+        mended = train(
+            config("mac_cal", **how, recipe_options={"epochs": 40, "width": 64, "batch_size": 32}),
+            tmp_path / "mended",
+            data=splits,
+        )
+        before, after = plain.outcome["figures"], mended.outcome["figures"]
+        assert before["test_ece"] > 0.1
+        assert after["test_ece"] < before["test_ece"] - 0.03
+        assert after["test_accuracy"] > before["test_accuracy"] - 0.05
+        # Stage one is the same run: the extractor did not move.
+        assert torch.equal(
+            plain.weights()["network.body.1.weight"], mended.weights()["network.body.1.weight"]
+        )
+
+    def test_variational_head_by_hand(self):
+        head = VariationalHead(4, 3, 5, samples=6)
+        rows = torch.randn(2, 4)
+        mean, std = head.latent(rows)
+        each = [torch.softmax(head.last(mean + std * draw), 1) for draw in head.draws]
+        assert torch.allclose(head(rows).exp(), torch.stack(each).mean(0), atol=1e-6)
+        assert torch.equal(head(rows), head(rows))
+        normal = torch.distributions.Normal
+        wanted = torch.distributions.kl_divergence(normal(mean, std), normal(0.0, 1.0)).sum(1)
+        assert torch.allclose(kl_to_standard(mean, std), wanted, atol=1e-5)
+
+    def test_any_network_with_a_head(self, splits, tmp_path):
+        class User(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.fc = nn.Linear(64, 20), nn.Linear(20, 10)
+
+            def forward(self, images):
+                return self.fc(self.body(images.flatten(1)).relu())
+
+        for name in ("mac_cal", "vtst"):
+            torch.manual_seed(0)
+            run = train(config(name), tmp_path / name, data=splits, network=User())
+            assert run.outcome["figures"]["test_accuracy"] > 0.5
+
+
+class TestDropout:
+    def test_mean_of_softmaxes(self, splits):
+        options = {"samples": 7, "rate": 0.5}
+        job = make_job(config("mc_dropout", recipe_options=options), splits, None)
+        assert any(isinstance(module, nn.Dropout) for module in job.network.modules())
+        batch = next(iter(job.batches(train=False)))
+        job.network.eval()
+        with torch.no_grad():
+            found = job.recipe.predict(job, batch.inputs)
+            again = job.recipe.predict(job, batch.inputs)
+            plain = job.model(batch.inputs)
+        assert torch.equal(found, again)
+        assert torch.allclose(found.exp().sum(1), torch.ones(len(found)), atol=1e-5)
+        assert not torch.allclose(torch.softmax(plain, 1), found.exp(), atol=1e-3)
+        assert not any(module.training for module in job.network.modules())
+
+    def test_keeps_dropout_there_is(self, splits):
+        how = config("mc_dropout", model_options={"hidden": [20], "dropout": 0.3})
+        job = make_job(how, splits, None)
+        assert isinstance(job.network.classifier, nn.Linear)
+
+
+def test_split_is_used_for_features(splits):
+    job = make_job(config(), splits, None)
+    features, labels = job.features(job.train)
+    assert features.shape == (400, 48)
+    assert torch.equal(labels, splits.train.labels)
+    assert isinstance(job.split(), models.Split)
+    assert math.isfinite(float(features.sum()))
