@@ -10,9 +10,11 @@ import typer
 from calibrant.cli.commands import AsJson, Ignored, Labels, Quiet, Scores, Seed, app, read
 from calibrant.cli.console import make_console, show_choice, show_ranking
 from calibrant.cli.failures import command
+from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.calibrators import Calibrator
+    from calibrant.predictions import Predictions
 
 Method = Annotated[
     str,
@@ -28,7 +30,14 @@ Out = Annotated[Path, typer.Option("--output", "-o", help="Where to write it.", 
 @app.command()
 @command
 def fit(
-    file: Annotated[Path, typer.Argument(help="Held-out predictions.", metavar="VAL")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Held-out predictions; for mac_cal_head, features and labels of the rows the "
+            "network was trained on.",
+            metavar="VAL",
+        ),
+    ],
     output: Out,
     method: Method = "auto",
     logits: Scores = None,
@@ -40,20 +49,33 @@ def fit(
     time_budget: Annotated[
         float | None, typer.Option(help="Stop trying methods after so many seconds.", metavar="S")
     ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            help="For mac_cal_head: features of rows the network was not trained on, to choose "
+            "gamma on.",
+            metavar="FILE",
+        ),
+    ] = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
     """Fit a calibrator on held-out predictions, and write it to a file."""
-    from calibrant.calibrators.select import calibrate
+    if method != "auto" and _takes_features(method):
+        calibrator = _fit_head(method, file, labels, ignore_index, validation, seed, quiet)
+    else:
+        from calibrant.calibrators.select import calibrate
 
-    calibrator = calibrate(
-        read(file, logits, labels, ignore_index),
-        method=method,
-        preserve_predictions=keep_predictions,
-        time_budget=time_budget,
-        seed=seed,
-        progress=not quiet,
-    )
+        if validation is not None:
+            raise InputError(f"--validation is for methods that take features; {method} does not")
+        calibrator = calibrate(
+            _scores(file, logits, labels, ignore_index, f"the method {method}"),
+            method=method,
+            preserve_predictions=keep_predictions,
+            time_budget=time_budget,
+            seed=seed,
+            progress=not quiet,
+        )
     calibrator.save(output)
     if not quiet:
         console = make_console()
@@ -67,7 +89,10 @@ def fit(
 @command
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="A fitted calibrator.", metavar="CALIBRATOR")],
-    file: Annotated[Path, typer.Argument(help="Predictions to calibrate.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Predictions to calibrate; for a head, features.", metavar="FILE"),
+    ],
     output: Out,
     logits: Scores = None,
     labels: Labels = None,
@@ -75,10 +100,16 @@ def apply(
     quiet: Quiet = False,
 ) -> None:
     """Calibrate predictions with a fitted calibrator, and write them as logits."""
+    from calibrant.calibrators.features import apply_features, read_features
     from calibrant.calibrators.rank import apply as apply_to
     from calibrant.calibrators.saving import load
 
-    after = apply_to(load(calibrator), read(file, logits, labels, ignore_index))
+    made = load(calibrator)
+    if made.takes_features:
+        after = apply_features(made, read_features(file, labels=labels, ignore_index=ignore_index))
+    else:
+        given = _scores(file, logits, labels, ignore_index, f"this {made.name} calibrator")
+        after = apply_to(made, given)
     after.write(output)
     if not quiet:
         make_console().print(f"calibrated predictions: {output}", soft_wrap=True)
@@ -111,8 +142,8 @@ def rank(
     console = make_console(stderr=True)
     with console.status("fitting") as status:
         found = rank_all(
-            read(val, logits, labels, ignore_index),
-            None if test is None else read(test, logits, labels, ignore_index),
+            _scores(val, logits, labels, ignore_index, "rank"),
+            None if test is None else _scores(test, logits, labels, ignore_index, "rank"),
             methods=method,
             splits=splits,
             seed=seed,
@@ -124,8 +155,64 @@ def rank(
         show_ranking(found, make_console())
 
 
+def _takes_features(method: str) -> bool:
+    from calibrant.calibrators.registry import kind_of
+
+    return kind_of(method).takes_features
+
+
+def _scores(
+    file: Path, logits: bool | None, labels: Path | None, ignore_index: int | None, who: str
+) -> Predictions:
+    """Predictions of a file; features, which only a head takes, are told apart from damage."""
+    from calibrant.calibrators.features import holds_features
+
+    if holds_features(file):
+        raise InputError(
+            f"{file}: holds features, and {who} takes logits or probabilities; features are for "
+            "`calibrant fit --method mac_cal_head`"
+        )
+    return read(file, logits, labels, ignore_index)
+
+
+def _fit_head(
+    method: str,
+    file: Path,
+    labels: Path | None,
+    ignore_index: int | None,
+    validation: Path | None,
+    seed: int,
+    quiet: bool,
+) -> Calibrator:
+    from calibrant.calibrators.features import read_features
+    from calibrant.calibrators.mac_cal_head import MacCalHead
+    from calibrant.calibrators.registry import get
+
+    given = read_features(file, labels=labels, ignore_index=ignore_index)
+    held = None if validation is None else read_features(validation, ignore_index=ignore_index)
+    head = get(method, seed=seed)
+    assert isinstance(head, MacCalHead)
+    head.class_names_ = given.class_names
+    return head.fit(
+        given.array,
+        given.labels,
+        ignore_index=given.ignore_index,
+        validation=None if held is None else (held.array, held.labels),
+        progress=not quiet,
+    )
+
+
 def _effect(calibrator: Calibrator) -> str:
     seen = calibrator.summary_
+    if calibrator.takes_features:
+        judged = "validation" if "ece_validation" in seen else "after"
+        return (
+            f"{calibrator.name}: gamma {seen['gamma']:g}, sparsity {seen['sparsity'][-2]:.3f}, "
+            f"{seen['features']:,} features, {seen['classes']:,} classes; on the "
+            f"{'validation rows' if judged == 'validation' else 'rows of the fit'} accuracy "
+            f"{seen[f'accuracy_{judged}']:.4f}, ECE {seen[f'ece_{judged}']:.4f}, "
+            f"NLL {seen[f'nll_{judged}']:.4f}."
+        )
     changed = seen["changed"]
     kept = "no prediction changed" if not changed else f"{changed:,} predictions changed"
     return (
