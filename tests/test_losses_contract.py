@@ -18,6 +18,8 @@ FLAT_ONLY = {"crl", "kde_ece"}  # and they say so
 DENSE = [name for name in NAMES if name not in FLAT_ONLY]
 # A class index is part of what these are: the order of a sample's own class, or its history.
 HARD_ONLY: set[str] = set()
+STOPPED = {"avuc_gs"}  # gs: the gradient through the confidence is stopped
+SAMPLE_MEANS = {"confidence_penalty", "mbls", "acls", "cpc"}  # secondary, yet no batch matters
 # Neighbours in the batch matter to these.
 ORDERED = {"crl"}
 DEVICES = [
@@ -28,8 +30,19 @@ DEVICES = [
 ]
 
 
+def usual_options(name):
+    return {"margin": 1.0} if name in ("mbls", "acls") else {}
+
+
 def made(name, **options):
-    return losses.make(name, num_samples=64, **options)  # which those with memory take
+    """A loss that has something to say of these batches."""
+    usual = usual_options(name)
+    loss = losses.make(name, num_samples=64, **{**usual, **options})  # for those with memory
+    if name == "crl":
+        how = torch.Generator().manual_seed(6)
+        for _ in range(3):
+            loss.history.record(torch.arange(64), torch.rand(64, generator=how) < 0.6)
+    return loss
 
 
 def call(loss, logits, target):
@@ -62,6 +75,8 @@ class TestEveryLoss:
         assert gradient.abs().sum() > 0
 
     def test_gradcheck(self, name):
+        if name in STOPPED:
+            pytest.skip("its gradient is stopped: not that of its value")
         logits, target = batch(8, 4)
 
         def value(logits):
@@ -75,7 +90,8 @@ class TestEveryLoss:
             pytest.skip("its memory is the class's")
         logits, target = batch()
         twin = getattr(losses, name)
-        assert torch.equal(twin(logits, target), call(made(name), logits, target))
+        found = twin(logits, target, **usual_options(name))
+        assert torch.equal(found, call(made(name), logits, target))
 
     def test_sum_is_mean_times_rows(self, name):
         logits, target = batch()
@@ -172,6 +188,7 @@ class TestEveryLoss:
     def test_compiles_to_one_graph(self, name):
         logits, target = batch()
         loss = made(name)
+        torch._dynamo.reset()  # it counts compilations of one line of code, of all tests
         whole = torch.compile(
             lambda logits, target: call(loss, logits, target), fullgraph=True, backend="aot_eager"
         )
@@ -216,6 +233,8 @@ def test_soft_labels_that_are_certain(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HARD_ONLY])
 def test_soft_labels_gradcheck(name):
+    if name in STOPPED:
+        pytest.skip("its gradient is stopped: not that of its value")
     logits, target = batch(6, 4)
     soft = 0.8 * F.one_hot(target, 4) + 0.2 * torch.softmax(batch(6, 4, seed=9)[0], 1)
     logits = logits.requires_grad_()
@@ -282,14 +301,20 @@ class TestSecondary:
         both = losses.get(name, num_samples=64)
         assert isinstance(both, losses.Composed)
         beta = SECONDARY[name].beta
-        wanted = losses.cross_entropy(logits, target) + beta * call(made(name), logits, target)
+        term = losses.make(name, num_samples=64)
+        wanted = losses.cross_entropy(logits, target) + beta * call(term, logits, target)
         assert torch.allclose(call(both, logits, target), wanted)
         other = losses.get(name, beta=7.0, num_samples=64)
         assert other.betas == (7.0,)
 
-    def test_sees_the_local_batch(self, name):
-        assert made(name).local_batch
-        assert losses.get(name, num_samples=64).local_batch
+    def test_says_whether_the_local_batch_matters(self, name):
+        assert made(name).local_batch == (name not in SAMPLE_MEANS)
+        assert losses.get(name, num_samples=64).local_batch == (name not in SAMPLE_MEANS)
+        if name in SAMPLE_MEANS:  # then halves of a batch, averaged, are the whole
+            logits, target = batch()
+            halves = [call(made(name), logits[i], target[i]) for i in (slice(12), slice(12, 24))]
+            whole = call(made(name), logits, target)
+            assert torch.allclose(sum(halves) / 2, whole, rtol=1e-9)
 
 
 class TestComposition:

@@ -58,9 +58,11 @@ def test_crl_is_the_reference(seed):
     assert crl(logits, soft, **record).item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("gone", [[0], [8], [3, 4], [0, 1, 8], [0, 1, 2, 3, 4, 5, 6, 7]])
-def test_pairs_skip_ignored_rows(gone):
-    logits, labels, record = batch(seed=2)
+def test_pairs_skip_ignored_rows(gone, seed):
+    logits, labels, record = batch(seed=seed)
+    record["seen"] = record["seen"] + 1  # so that every pair has a say
     labels[gone] = 77
     kept = labels != 77
     value = crl(logits, labels, **record, ignore_index=77)
@@ -169,8 +171,12 @@ def test_a_sample_twice_in_a_batch_is_counted_twice():
     history = CorrectnessHistory(3)
     history.record(torch.tensor([1, 1, 2]), torch.tensor([True, False, True]))
     assert history.counts.tolist() == [[0, 1, 1], [0, 2, 1]]
+    ignored = torch.tensor([True, False])
+    history.record(torch.tensor([0, 2]), torch.tensor([True, True]), ignored.logical_not())
+    assert history.counts.tolist() == [[0, 1, 2], [0, 2, 2]]
+    history.record(torch.tensor([2]), torch.tensor([False]), torch.tensor([False]))
     right, seen = history.of(torch.tensor([2, 1]))
-    assert (right.tolist(), seen.tolist()) == ([1, 1], [1, 2])
+    assert (right.tolist(), seen.tolist()) == ([2, 1], [2, 2])
 
 
 def test_nothing_is_recorded_outside_training():

@@ -148,8 +148,8 @@ def test_it_moves_with_its_values_and_not_with_their_level():
 def test_a_batch_is_its_rows_each_on_its_own():
     values = draw(2, 3, 41, seed=4)
     weights = draw(2, 3, 41, seed=5)
-    values[0, 1] *= 1e6  # one row far apart, one constant: neither touches its neighbours
-    values[1, 0] = 0.25
+    values[0, 1] *= 1e6  # one row far apart, two constant: none touches its neighbours
+    values[1, :2] = 0.25
     ranks, gradient = rank_and_gradient(values, weights, 0.03)
     for i in range(2):
         for j in range(3):
@@ -164,6 +164,19 @@ def test_rows_that_are_not_contiguous():
     packed = rank_and_gradient(values.t().contiguous(), weights.t().contiguous(), 0.05)
     for found, expected in zip(strided, packed, strict=True):
         assert torch.equal(found, expected)
+
+
+def test_confidences_of_a_real_batch(data_folder):
+    """Ties of saturated confidences included; about 20 of 127 places at the default strength."""
+    with np.load(data_folder / "logits" / "cifar10-resnet20.npz") as file:
+        name = next(key for key in file.files if "logits" in key)
+        logits = torch.from_numpy(file[name][:128]).double()
+    confidence = logits.softmax(-1).amax(-1)
+    for strength in (0.05, 0.01):
+        ranks = soft_rank(confidence, strength=strength)
+        slow = reference.soft_rank(confidence.tolist(), strength)
+        torch.testing.assert_close(ranks, torch.tensor(slow, dtype=torch.float64))
+        assert float(ranks.max() - ranks.min()) <= min(127.0, 1 / strength)
 
 
 # --- the gradient ---------------------------------------------------------------------------

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.multinomial import Blocks, Problem, Ridge, minimise, to_blocks
+from calibrant.calibrators.multinomial import (
+    Blocks,
+    Curvature,
+    Problem,
+    Ridge,
+    minimise,
+    to_blocks,
+)
+from calibrant.calibrators.objectives import get_objective
+from calibrant.calibrators.regularised import fit_affine, search_temperature
 from calibrant.calibrators.temperature import fit_temperature
 from calibrant.functional.errors import InputError
 
@@ -18,9 +28,11 @@ Strength = float | str
 
 _LEVELS = 11  # half decades, from 1,000 (more for more than 100 classes) down
 _LOOSE = 1e-5  # nats a row: where candidates are compared
+_LOOSE_DEAR = 1e-4  # the same where a matrix is dear to fit
 _TIGHT = 1e-9
 _TIGHT_SINGLE = 1e-7
-_CHEAP = 5e9  # multiplications of one pass through all rows, times folds
+_CHEAP = 5e9  # multiplications of one pass through all rows, in double precision
+_CHEAP_FOLDS = 2e9  # the same for a matrix, times folds that are held out (else _CHEAP)
 
 
 class AffineCalibrator(Calibrator):
@@ -38,6 +50,12 @@ class AffineCalibrator(Calibrator):
     stratified ones make class frequencies look better known than they are. Where passes are
     dear, fewer of the folds are held out. As the data term is a sum, a given ridge matters
     less the more rows there are.
+
+    ``objective`` takes another of `objectives` in place of the likelihood, with its options:
+    T is then that objective's, and the map the minimum (or fixed point) of its value beside
+    the same penalty over N, strengths being chosen by the likelihood still. ``"ece"`` has no
+    gradient: the map is then that of the likelihood, divided by one temperature searched for.
+    What the fit settled on the way is in ``facts_``.
     """
 
     diagonal_share = 1.0  # ω
@@ -46,9 +64,19 @@ class AffineCalibrator(Calibrator):
     strengths_: Tensor
 
     def __init__(
-        self, *, strength: Strength, off_diagonal: Strength, folds: int, from_logits: bool
+        self,
+        *,
+        strength: Strength,
+        off_diagonal: Strength,
+        folds: int,
+        objective: str,
+        objective_options: dict[str, Any] | None,
+        from_logits: bool,
     ) -> None:
         super().__init__(from_logits=from_logits)
+        get_objective(objective, objective_options)  # refuses bad options now
+        self.objective, self.objective_options = objective, objective_options
+        self.facts_: dict[str, float] = {}
         self._given = (check_strength("strength", strength), check_strength("off", off_diagonal))
         if folds < 2:
             raise InputError(f"folds must be at least 2, found {folds}")
@@ -78,21 +106,29 @@ class AffineCalibrator(Calibrator):
         coefficients = features.new_zeros((classes + 1 if self.full else 2, classes))
         ridge = self._ridge(*(math.inf if given is None else given for given in self._given))
         if None in self._given and rows >= 2 * self.folds:
-            search = _Search(
-                _cut(features, target, size, self.folds),
-                scale,
-                max(1, min(self.folds, int(_CHEAP / cost))),
-            )
+            visited = int((_CHEAP_FOLDS if self.full else _CHEAP) / cost)
+            visited = max(1, min(self.folds, visited))
+            loose = _LOOSE_DEAR if self.full and visited < self.folds else _LOOSE
+            folds = _cut(features, target, size, self.folds)
+            search = _Search(folds, scale, visited, loose)
             ridge, coefficients = self._choose(search, ridge, coefficients.float())
-        dtype = torch.float32 if single else torch.float64
-        problem = Problem(to_blocks(features.to(dtype) / size, target), scale)
-        best = minimise(
-            problem,
-            ridge,
-            coefficients.to(dtype),
-            tolerance=_TIGHT_SINGLE if single else _TIGHT,
-            most=3000,
-        )
+            del search, folds  # a copy of the rows
+        objective = get_objective(self.objective, self.objective_options)
+        if objective.name == "nll" or objective.kind == "searched":
+            dtype = torch.float32 if single else torch.float64
+            blocks = [(x.to(dtype) / size, y) for x, y in to_blocks(features, target)]
+            problem = Problem(blocks, scale)
+            best = minimise(
+                problem,
+                ridge,
+                coefficients.to(dtype),
+                tolerance=_TIGHT_SINGLE if single else _TIGHT,
+                most=3000,
+            )
+        else:
+            zero = torch.zeros_like(coefficients, dtype=torch.float64)
+            scale, best = fit_affine(features, target, size, objective, ridge, zero)
+        self.facts_ = objective.facts()
         strengths = [ridge.intercept, ridge.off_diagonal] if self.full else [ridge.intercept]
         self.strengths_ = torch.tensor(strengths, dtype=torch.float64, device=logits.device)
         best = best.double()
@@ -102,6 +138,8 @@ class AffineCalibrator(Calibrator):
         else:
             multiplier += scale
         multiplier /= size
+        if objective.kind == "searched":
+            best /= search_temperature(features, target, best, objective)
         return best
 
     def _ridge(self, strength: float, off_diagonal: float) -> Ridge:
@@ -156,7 +194,8 @@ class _State:
 class _Search:
     """Strengths compared by the likelihood of rows held out, warm-started from the last."""
 
-    def __init__(self, folds: list[Blocks], scale: float, visited: int) -> None:
+    def __init__(self, folds: list[Blocks], scale: float, visited: int, tolerance: float) -> None:
+        self.tolerance = tolerance
         self.held_out = [Problem(fold, scale) for fold in folds[:visited]]
         self.fitted = [
             Problem([b for other in folds if other is not folds[i] for b in other], scale)
@@ -191,13 +230,13 @@ class _Search:
                     return near
         return best
 
-    def _step(self, ridge: Ridge, starts: list[Tensor], curvatures: list[Tensor]) -> _State:
+    def _step(self, ridge: Ridge, starts: list[Tensor], curvatures: list[Curvature]) -> _State:
         found = [
             minimise(
                 problem,
                 ridge,
                 start,
-                tolerance=_LOOSE,
+                tolerance=self.tolerance,
                 most=100,
                 must_converge=False,
                 curvature=curvature,

@@ -17,6 +17,9 @@ from calibrant.functional.errors import InputError, first
 class Calibrated(nn.Module):
     """A model whose scores pass through a calibrator; all else of its output is kept.
 
+    Where the calibrator is a head, the model is the network without its own: it gives
+    features, as a tensor or first in a tuple, which become logits.
+
     The output may be a tensor, a tuple or list that starts with one, or a dict, named tuple,
     dataclass or other object with ``logits`` (or ``out``; ``probs`` or ``probabilities``
     where the calibrator is one of probabilities), and comes back as the same kind. Logits
@@ -33,10 +36,12 @@ class Calibrated(nn.Module):
         return _replaced(self.model(*args, **kwargs), self._scores, self._names())
 
     def _names(self) -> tuple[str, ...]:
+        if self.calibrator.takes_features:
+            return ()  # logits under the name of features would be misread
         return ("logits", "out") if self.calibrator.from_logits else ("probs", "probabilities")
 
     def _scores(self, scores: Tensor) -> Tensor:
-        single = scores.ndim == 2 and scores.shape[1] == 1
+        single = scores.ndim == 2 and scores.shape[1] == 1 and not self.calibrator.takes_features
         mapped: Tensor = self.calibrator(scores.squeeze(1) if single else scores)
         if not self.calibrator.from_logits:
             mapped = torch.sigmoid(mapped) if mapped.ndim == 1 else torch.softmax(mapped, dim=1)
@@ -109,9 +114,10 @@ def _replaced(output: Any, change: Callable[[Tensor], Tensor], names: tuple[str,
             return type(output)(change(output[0]), *output[1:])
         return type(output)((change(output[0]), *output[1:]))
     held = f" with {first(map(repr, output), 12)}" if isinstance(output, Mapping) else ""
+    named = " or ".join(names)
     raise InputError(
-        f"the model gave a {type(output).__name__}{held}; expected a tensor, a tuple that starts "
-        f"with one, or something that has {' or '.join(names)}"
+        f"the model gave a {type(output).__name__}{held}; expected a tensor, or a tuple that "
+        f"starts with one{f', or something that has {named}' if named else ''}"
     )
 
 

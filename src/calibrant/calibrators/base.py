@@ -33,8 +33,9 @@ class Calibrator(nn.Module):
     """
 
     name: ClassVar[str]
-    preserves_predictions: ClassVar[bool] = False  # no argmax ever changes
+    preserves_predictions: bool = False  # no argmax ever changes
     dense_only: ClassVar[bool] = False  # takes (N,K,H,W) and nothing else
+    takes_features: ClassVar[bool] = False  # takes (N,D) features, and gives (N,K) logits
 
     num_classes_: Tensor
 
@@ -127,6 +128,11 @@ class Calibrator(nn.Module):
         """Whether `fit` was called, or a fitted state loaded."""
         return int(self.num_classes_) > 0
 
+    @property
+    def input_width(self) -> int:
+        """How many numbers a row has that it is given: K, except where those are features."""
+        return int(self.num_classes_)
+
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         raise NotImplementedError
 
@@ -137,7 +143,8 @@ class Calibrator(nn.Module):
         if torch.compiler.is_compiling():
             return
         if not self.is_fitted:
-            raise InputError(f"{self.name} is not fitted: call fit(logits, labels) first")
+            given = "features" if self.takes_features else "logits"
+            raise InputError(f"{self.name} is not fitted: call fit({given}, labels) first")
 
     def _check_width(self, logits: Tensor) -> None:
         if torch.compiler.is_compiling():

@@ -18,7 +18,7 @@ from calibrant.functional.errors import InputError
 
 Vector: TypeAlias = "NDArray[np.float64]"
 Bounds: TypeAlias = "list[tuple[float, float]]"
-Map: TypeAlias = Callable[..., Tensor]  # of logits, parameters and, where given, inputs
+Map: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of logits and parameters
 
 COLDEST, HOTTEST = 1e-2, 1e2  # bounds of T
 LOG_BOUNDS = (math.log(COLDEST), math.log(HOTTEST))
@@ -43,10 +43,9 @@ class Problem:
         target: Tensor,
         size: int,
         penalty: Callable[[Tensor], Tensor] | None = None,
-        inputs: Tensor | None = None,
     ) -> None:
         self._map, self._logits, self._target = map, logits, target
-        self.size, self._penalty, self._inputs = size, penalty, inputs
+        self.size, self._penalty = size, penalty
         self.num_classes = logits.shape[1]
         self._blocks = list(row_blocks(logits, _ELEMENTS))
         self.passes = 0
@@ -55,10 +54,7 @@ class Problem:
         return torch.from_numpy(np.array(at, dtype=np.float64)).to(self._logits.device)
 
     def _block(self, which: slice, parameters: Tensor) -> Rows:
-        logits = self._logits[which].double()
-        if self._inputs is None:
-            return rows_after(self._map(logits, parameters), self._target[which])
-        mapped = self._map(logits, parameters, self._inputs[which])
+        mapped = self._map(self._logits[which].double(), parameters)
         return rows_after(mapped, self._target[which])
 
     def rows(self, at: Vector) -> Rows:

@@ -15,7 +15,7 @@ class Dirichlet(Matrix):
     is held to 1/T at a hundredth of the intercept's strength, so that separable data stay
     bounded and infinite strengths are temperature scaling. For two classes it is beta
     calibration. Strengths, in the units of `AffineCalibrator`, are chosen as the paper does,
-    by cross-validation. K² parameters: at most 2,000 classes.
+    by cross-validation, and ``objective`` is told there too. K² parameters: at most 2,000 classes.
     """
 
     name = "dirichlet"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.descent import LOG_BOUNDS, Problem, Vector, fit_parameters
-from calibrant.calibrators.objectives import Objective, get_objective
+from calibrant.calibrators.objectives import Objective, Rows, get_objective
+from calibrant.calibrators.partition import Partition, TemperedProblem
 from calibrant.calibrators.temperature import best_temperature
 from calibrant.functional.errors import InputError
 
@@ -98,12 +100,10 @@ def weights_of(shares: Tensor) -> Tensor:
 def _fitted(
     logits: Tensor, target: Tensor, objective: Objective, first: float, *, joint: bool
 ) -> Vector:
-    def map(z: Tensor, at: Tensor) -> Tensor:
-        return mixed(z, at[0].exp(), weights_of(at[1:].exp()))
-
-    if _alone_is_best(logits, target, objective, first):
+    make = _problems(logits, target, objective)
+    if _alone_is_best(make(lambda shares: shares), objective, first):
         return np.array([first, LEAST, LEAST])
-    problem = Problem(map, logits, target, 3)
+    problem = make(torch.exp)
     # In logarithms: near 0 a weight's effect on rows that are certain and wrong is a cliff.
     lowest = math.log(LEAST)
     shares = [(lowest, math.log1p(-LEAST)), (lowest, math.log(FLATTEST))]
@@ -117,11 +117,39 @@ def _fitted(
     return np.array([found[0], *np.exp(found[1:])])
 
 
-def _alone_is_best(logits: Tensor, target: Tensor, objective: Objective, first: float) -> bool:
+def _problems(
+    logits: Tensor, target: Tensor, objective: Objective
+) -> Callable[[Callable[[Tensor], Tensor]], Problem]:
+    """Problems in ln T and what some function makes shares of."""
+    if objective.name == "label_smoothing":  # needs the mixture of every class
+        return lambda shares: Problem(
+            lambda z, at: mixed(z, at[0].exp(), weights_of(shares(at[1:]))), logits, target, 3
+        )
+    partition = Partition(logits, target)
+    untouched = partition.rows(torch.zeros(1, dtype=torch.float64, device=logits.device))
+    flat = math.log(logits.shape[1])
+
+    def make(shares: Callable[[Tensor], Tensor]) -> Problem:
+        def rows(at: Tensor) -> Rows:
+            # The mixture rises with the logit: its largest is that of the largest logit.
+            sharp, weights = partition.rows(-at[:1]), weights_of(shares(at[1:]))
+            logs = weights.log()
+            true = torch.logaddexp(logs[0] + sharp.log_true, logs[1] + untouched.log_true)
+            best = weights[0] * sharp.confidence + weights[1] * untouched.confidence
+            return sharp._replace(
+                log_true=torch.logaddexp(true, logs[2] - flat),
+                confidence=best + weights[2] / logits.shape[1],
+            )
+
+        return TemperedProblem(rows, logits, target, 3)
+
+    return make
+
+
+def _alone_is_best(problem: Problem, objective: Objective, first: float) -> bool:
     """Whether neither other part lowers the loss at first: then T alone is an optimum."""
     if objective.name == "sb_ece":  # many optima: this one may not be the least
         return False
-    problem = Problem(lambda z, at: mixed(z, at[0].exp(), weights_of(at[1:])), logits, target, 3)
     at = np.array([first, LEAST, LEAST])
     if objective.kind == "smooth":
         slope = problem.gradient(at, objective.loss)[1]

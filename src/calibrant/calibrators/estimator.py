@@ -15,7 +15,7 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from calibrant.calibrators.registry import get
+from calibrant.calibrators.registry import get_for_scores
 from calibrant.functional.errors import InputError, first
 
 _RESPONSES = ("auto", "decision_function", "predict_proba")
@@ -91,7 +91,8 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self.calibrator_ = get(self.method, from_logits=is_logits, **dict(self.options or {}))
+        options = dict(self.options or {})
+        self.calibrator_ = get_for_scores(self.method, from_logits=is_logits, **options)
         self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
         self.calibrator_.fit(scores, target)
         return self

@@ -109,6 +109,8 @@ class Probabilities(nn.Module):
 
 def _names(module: nn.Module, gives: str) -> tuple[list[str] | None, list[str]]:
     if isinstance(module, Calibrator):
+        if module.takes_features:
+            return ["features"], [gives]
         return ["logits" if module.from_logits else "probs"], [f"calibrated_{gives}"]
     return None, [gives]
 
@@ -116,11 +118,11 @@ def _names(module: nn.Module, gives: str) -> tuple[list[str] | None, list[str]]:
 def _example(module: nn.Module, example: Tensor | Sequence[Tensor] | None) -> tuple[Tensor, ...]:
     for part in module.modules():
         if isinstance(part, Calibrator) and not part.is_fitted:
-            raise InputError(f"{part.name} is not fitted: call fit(logits, labels) before export")
+            raise InputError(f"{part.name} is not fitted: call fit before export")
     if example is None:
         if not isinstance(module, Calibrator) or module.dense_only:
             raise InputError("give example=: one batch of its inputs, of two rows or more")
-        width = int(module.num_classes_)
+        width = module.input_width
         rows = torch.linspace(-1, 1, 3 * width).reshape(width, 3).t().contiguous()
         rows = rows.to(module.num_classes_.device)
         return (rows if module.from_logits else rows.softmax(1),)

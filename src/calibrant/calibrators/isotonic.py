@@ -70,6 +70,11 @@ class Isotonic(Calibrator):
         for name in ("common_knots_", "common_values_", "knots_", "values_", "weights_"):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
 
+    @property
+    def preserves_predictions(self) -> bool:  # type: ignore[override]
+        """Whether no argmax ever changes: of one curve for all classes, not of one for each."""
+        return self.form == "m2b"
+
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         def keep(rows: list[Floats]) -> Tensor:
             return stacked([torch.from_numpy(row) for row in rows]).to(logits.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ class Matrix(AffineCalibrator):
     z̄ is the row's mean logit: softmax does not see it, so neither does the fit. ``strength``
     is λ of `AffineCalibrator`, on intercept and diagonal, ``off_diagonal`` its μ: numbers, or
     "auto" for cross-validation inside the fit, where infinity, which is vector and then
-    temperature scaling, is always a candidate. K² parameters: at most 2,000 classes.
+    temperature scaling, is always a candidate. ``objective`` is told there too. K²
+    parameters: at most 2,000 classes.
     """
 
     name = "matrix"
@@ -30,10 +33,17 @@ class Matrix(AffineCalibrator):
         strength: Strength = "auto",
         off_diagonal: Strength = "auto",
         folds: int = 5,
+        objective: str = "nll",
+        objective_options: dict[str, Any] | None = None,
         from_logits: bool = True,
     ) -> None:
         super().__init__(
-            strength=strength, off_diagonal=off_diagonal, folds=folds, from_logits=from_logits
+            strength=strength,
+            off_diagonal=off_diagonal,
+            folds=folds,
+            objective=objective,
+            objective_options=objective_options,
+            from_logits=from_logits,
         )
         self.strength, self.off_diagonal = strength, off_diagonal
         self.register_buffer("weight_", torch.empty(0, dtype=torch.float64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +47,13 @@ def to_blocks(features: Tensor, target: Tensor) -> Blocks:
     step = max(64, _BLOCK // features.shape[1])
     starts = range(0, len(target), step)
     return [(features[i : i + step], target[i : i + step]) for i in starts]
+
+
+class Curvature(NamedTuple):
+    """Parts of the Hessian at c = 0 without the ridge, w_ni = p_ni (1 − p_ni)."""
+
+    diagonal: Tensor  # Σ_n w_ni x_nj², and Σ_n w_ni for the intercept
+    crossed: Tensor  # Σ_n w_ni x_nj: each coefficient with its class's intercept
 
 
 @dataclass(frozen=True)
@@ -102,18 +110,44 @@ class Problem:
                 gradient[:-1].addmm_(x.t(), residual)
         return total, gradient
 
-    def curvature(self, like: Tensor) -> Tensor:
-        """The Hessian's diagonal at c = 0, without the ridge: Σ_n p_ni (1 − p_ni) x_nj²."""
-        found = torch.zeros_like(like)
+    def curvature(self, like: Tensor) -> Curvature:
+        """In the shape of the coefficients given."""
+        found, crossed = torch.zeros_like(like), torch.zeros_like(like[:-1])
         for x, _ in self.blocks:
             p = torch.softmax(x * self.scale, 1)
             weight = p.mul_(1.0 - p)
             found[-1] += weight.sum(0)
-            squares = x.square()
             if is_diagonal(like):
-                found[0] += squares.mul_(weight).sum(0)
+                product = weight.mul_(x)
+                crossed[0] += product.sum(0)
+                found[0] += product.mul_(x).sum(0)
             else:
-                found[:-1].addmm_(squares.t(), weight)
+                crossed.addmm_(x.t(), weight)
+                found[:-1].addmm_(x.square().t(), weight)
+        return Curvature(found, crossed)
+
+
+class Preconditioner:
+    """An inverse of the Hessian as if each coefficient shared rows with its intercept alone.
+
+    Features that are not centred, as log-probabilities are not, move a class's logits as
+    its intercept does: the intercept is eliminated from each pair (the Schur complement).
+    An infinite ridge gives 0, so that what it holds stays where it is.
+    """
+
+    def __init__(self, curvature: Curvature, ridge: Tensor) -> None:
+        whole = curvature.diagonal + ridge
+        whole.clamp_min_(torch.finfo(whole.dtype).tiny ** 0.5)
+        self._shift = curvature.crossed / whole[-1]
+        rest = torch.maximum(whole[:-1] - curvature.crossed * self._shift, 1e-6 * whole[:-1])
+        self._inverse = torch.cat((rest, whole[-1:])).reciprocal_()
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        """The inverse times a gradient."""
+        found = gradient.clone()
+        found[:-1].addcmul_(self._shift, gradient[-1], value=-1.0)
+        found *= self._inverse
+        found[-1] -= (self._shift * found[:-1]).sum(0)
         return found
 
 
@@ -125,19 +159,18 @@ def minimise(
     tolerance: float,
     most: int,
     must_converge: bool = True,
-    curvature: Tensor | None = None,
+    curvature: Curvature | None = None,
 ) -> Tensor:
     """The coefficients of least penalised loss, by L-BFGS on exact gradients.
 
-    The inverse of the Hessian's diagonal starts each direction, so that logits of any scale
-    and ridges of any strength look alike. Converged when the decrease a full step promises
+    A `Preconditioner` starts each direction, so that logits of any scale and ridges of any
+    strength look alike. Converged when the decrease a full step promises
     is below ``tolerance`` nats a row, or when the numbers' precision allows no more.
     """
     weights = ridge.weights(start)
-    if curvature is None:
-        curvature = problem.curvature(start)
-    floor = torch.finfo(start.dtype).tiny ** 0.5
-    inverse = (curvature + weights).clamp_min_(floor).reciprocal_()  # 0 where held
+    if bool(torch.isinf(weights).all()):
+        return start  # nothing is free to move
+    inverse = Preconditioner(curvature or problem.curvature(start), weights)
     rows, precision = problem.num_rows, torch.finfo(start.dtype).eps
     here = start
     value, gradient = problem.value_and_gradient(here, weights)
@@ -174,18 +207,18 @@ def minimise(
 
 
 def _direction(
-    gradient: Tensor, inverse: Tensor, pairs: list[tuple[Tensor, Tensor, float]]
+    gradient: Tensor, inverse: Preconditioner, pairs: list[tuple[Tensor, Tensor, float]]
 ) -> Tensor:
-    """The two-loop recursion (Nocedal & Wright, algorithm 7.4) from a diagonal."""
+    """The two-loop recursion (Nocedal & Wright, algorithm 7.4) from a preconditioner."""
     direction = gradient.neg()
     amounts: list[float] = []
     for change, turn, curved in reversed(pairs):
         amounts.append(_dot(change, direction) / curved)
         direction.sub_(turn, alpha=amounts[-1])
-    direction *= inverse
+    direction = inverse(direction)
     if pairs:
         _, turn, curved = pairs[-1]
-        direction *= curved / _dot(turn * inverse, turn)
+        direction *= curved / _dot(inverse(turn), turn)
     for (change, turn, curved), amount in zip(pairs, reversed(amounts), strict=True):
         direction.add_(change, alpha=amount - _dot(turn, direction) / curved)
     return direction

@@ -13,11 +13,11 @@ from calibrant.calibrators.base import Calibrator, row_blocks
 from calibrant.calibrators.descent import (
     COLDEST,
     HOTTEST,
-    Problem,
     Vector,
     fit_parameters,
 )
-from calibrant.calibrators.objectives import Objective, get_objective
+from calibrant.calibrators.objectives import Objective, Rows, get_objective
+from calibrant.calibrators.partition import Partition, TemperedProblem
 from calibrant.calibrators.scalar import search
 from calibrant.calibrators.temperature import best_temperature
 from calibrant.functional.errors import InputError
@@ -99,13 +99,15 @@ class ParameterizedTemperature(Calibrator):
         units = torch.from_numpy(unit).to(logits.device)
         decay = self.weight_decay
 
-        def map(z: Tensor, at: Tensor, inputs: Tensor) -> Tensor:
-            return z / temperatures(inputs, at * units).unsqueeze(1)
+        partition = Partition(logits, target)
+
+        def rows(at: Tensor) -> Rows:
+            return partition.rows(-temperatures(inputs, at * units).log())
 
         def penalty(at: Tensor) -> Tensor:
             return 0.5 * decay * at[weights].square().sum() / len(target)
 
-        problem = Problem(map, logits, target, len(unit), penalty, inputs)
+        problem = TemperedProblem(rows, logits, target, len(unit), penalty)
         bounds = [(-50.0, 50.0)] * problem.size
         best = _start(seen, start, None) / unit
         least = problem.loss(best, objective.loss) if objective.kind == "smooth" else math.inf

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.registry import CALIBRATORS, get
+from calibrant.calibrators.registry import CALIBRATORS, get_for_scores, kind_of
 from calibrant.functional.errors import InputError
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.registry import measure
@@ -25,6 +25,10 @@ FIGURES = ("nll", "brier", "ece", "classwise_ece", "aurc", "accuracy")
 
 def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
     """The same predictions, calibrated: logits, with labels, names and ids as they were."""
+    if calibrator.takes_features:
+        raise InputError(
+            f"this {calibrator.name} takes features, not predictions: call its calibrate(features)"
+        )
     if calibrator.from_logits != predictions.is_logits:
         wanted, found = ("logits", "probabilities")[:: 1 if calibrator.from_logits else -1]
         raise InputError(
@@ -76,9 +80,11 @@ def rank(
 
     With one set of predictions, it is split in halves ``splits`` times, by seed.
     """
-    names = tuple(methods or CALIBRATORS)
+    # An unknown name is an error before any work; a head is no method for scores.
+    usual = [name for name in CALIBRATORS if not kind_of(name).takes_features]
+    names = tuple(methods or usual)
     for name in names:
-        get(name)  # an unknown name is an error before any work
+        get_for_scores(name, from_logits=val.is_logits)
     pairs = (
         [(val.in_memory(), test.in_memory())]
         if test is not None
@@ -99,7 +105,7 @@ def _judge(name: str, val: Predictions, test: Predictions) -> list[float]:
     begun = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = get(name, from_logits=val.is_logits)
+        made = get_for_scores(name, from_logits=val.is_logits)
         made.fit(val.array, val.labels, ignore_index=val.ignore_index)
     seconds = time.perf_counter() - begun
     after = apply(made, test)

@@ -42,6 +42,11 @@ CALIBRATORS: dict[str, tuple[str, str, str]] = {
         "LocalTemperature",
         "a temperature for each pixel of dense predictions; keeps every prediction",
     ),
+    "mac_cal_head": (
+        "mac_cal_head",
+        "MacCalHead",
+        "a new last layer trained under masks; takes features, not logits",
+    ),
 }
 
 
@@ -50,16 +55,33 @@ def available() -> dict[str, str]:
     return {name: says for name, (_, _, says) in CALIBRATORS.items()}
 
 
-def get(name: str, **options: Any) -> Calibrator:
-    """A fresh calibrator by name, with its options."""
+def kind_of(name: str) -> type[Calibrator]:
+    """The class of a calibrator by name."""
     if name not in CALIBRATORS:
         near = get_close_matches(name, CALIBRATORS, n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise InputError(f"no calibrator is called {name!r}.{hint} All: {', '.join(CALIBRATORS)}")
     module, class_name, _ = CALIBRATORS[name]
-    kind = getattr(import_module(f"calibrant.calibrators.{module}"), class_name)
+    kind: type[Calibrator] = getattr(import_module(f"calibrant.calibrators.{module}"), class_name)
+    return kind
+
+
+def get(name: str, **options: Any) -> Calibrator:
+    """A fresh calibrator by name, with its options."""
+    kind = kind_of(name)
     try:
-        made: Calibrator = kind(**options)
+        return kind(**options)
     except TypeError as error:
         raise InputError(f"calibrator {name!r}: {error}") from None
-    return made
+
+
+def get_for_scores(name: str, *, from_logits: bool, **options: Any) -> Calibrator:
+    """A fresh calibrator of logits or probabilities; one of features says what to give it."""
+    if kind_of(name).takes_features:
+        kind = "logits" if from_logits else "probabilities"
+        raise InputError(
+            f"{name} is fitted on features, what the network's own last layer is given, and "
+            f"these are {kind}: give a file with 'features' (N, D) and 'labels', or call "
+            f"calibrators.get({name!r}).fit(features, labels)"
+        )
+    return get(name, from_logits=from_logits, **options)

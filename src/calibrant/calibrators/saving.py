@@ -57,7 +57,7 @@ def save(
     if not target.parent.is_dir():
         raise InputError(f"{target}: the folder {target.parent} does not exist")
     if not calibrator.is_fitted:
-        raise InputError(f"{calibrator.name} is not fitted: call fit(logits, labels) before save")
+        raise InputError(f"{calibrator.name} is not fitted: call fit before save")
     options = calibrator.options()
     if type(get(calibrator.name, **options)) is not type(calibrator):
         raise InputError(
@@ -216,13 +216,15 @@ def _check_tensors(made: Calibrator, tensors: dict[str, Tensor]) -> None:
 
 def _try(made: Calibrator) -> None:
     """Tensors of wrong shapes show as soon as one row is mapped."""
-    width = int(made.num_classes_)
+    width, classes = made.input_width, int(made.num_classes_)
     row = torch.linspace(-1.0, 1.0, width).unsqueeze(0)
     row = row.reshape(1, width, 1, 1).expand(1, width, 4, 4) if made.dense_only else row
     with torch.no_grad():
         mapped = made(row if made.from_logits else row.softmax(1))
-    if mapped.shape != row.shape or not bool(torch.isfinite(mapped).all()):
+    wanted = (1, classes, *row.shape[2:])
+    if tuple(mapped.shape) != wanted or not bool(torch.isfinite(mapped).all()):
+        given = "features" if made.takes_features else "logits"
         raise InputError(
-            f"damaged: its tensors do not make a {made.name} of {width} classes: one row of "
-            f"{width} logits gives shape {tuple(mapped.shape)}"
+            f"damaged: its tensors do not make a {made.name} of {classes} classes: one row of "
+            f"{width} {given} gives shape {tuple(mapped.shape)}"
         )

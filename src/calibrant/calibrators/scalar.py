@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant.calibrators.descent import LOG_BOUNDS, Problem, Vector
 from calibrant.calibrators.objectives import Objective
+from calibrant.calibrators.partition import Partition, TemperedProblem
 
 _COARSE = 41  # points over the whole range of ln T, 0.23 apart
 _FINE = 12  # points on each side of a promising one, at each finer resolution
@@ -20,7 +21,8 @@ _LEVELS = 3  # of finer resolution, down to steps of 1.3e-4 in ln T
 
 def temperature_problem(logits: Tensor, target: Tensor) -> Problem:
     """z / T, in ln T."""
-    return Problem(lambda z, at: z * (-at).exp(), logits, target, 1)
+    partition = Partition(logits, target)
+    return TemperedProblem(lambda at: partition.rows(-at), logits, target, 1)
 
 
 def fit_one_temperature(logits: Tensor, target: Tensor, objective: Objective) -> float:

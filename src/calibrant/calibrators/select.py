@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator, rows_of
-from calibrant.calibrators.registry import CALIBRATORS, get
+from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores
 from calibrant.functional.errors import InputError
 from calibrant.metrics.toplabel import ece
 from calibrant.predictions import Predictions
@@ -114,7 +114,7 @@ def calibrate(
     """
     held = val.in_memory()
     if method != "auto":
-        made = get(method, from_logits=held.is_logits, **options)
+        made = get_for_scores(method, from_logits=held.is_logits, **options)
         return made.fit(held.array, held.labels, ignore_index=held.ignore_index)
     if options:
         raise InputError(f"options {', '.join(options)} need a method; found method='auto'")
@@ -216,7 +216,8 @@ def _held_out(
         rest = torch.from_numpy(np.flatnonzero(assigned != fold)).to(target.device)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # bounds reached on a fold are no news
-            mapped = get(name).fit(logits[rest], target[rest]).calibrate(logits[test])
+            made = get_for_scores(name, from_logits=True)
+            mapped = made.fit(logits[rest], target[rest]).calibrate(logits[test])
         each = torch.nn.functional.cross_entropy(mapped.double(), target[test], reduction="none")
         losses[test.cpu().numpy()] = each.cpu().numpy()
         errors.append(float(ece(mapped, target[test])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, row_blocks
 from calibrant.calibrators.one_vs_rest import interpolate, log_odds, log_sigmoid
 from calibrant.calibrators.temperature import fit_temperature
 from calibrant.functional.errors import InputError
@@ -49,7 +49,8 @@ class Spline(Calibrator):
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         top = min(self.top, logits.shape[1] - 1)
-        scores, classes = log_odds(logits).topk(top, dim=1)
+        parts = [log_odds(logits[rows]).topk(top, dim=1) for rows in row_blocks(logits)]
+        scores, classes = (torch.cat(found) for found in zip(*parts, strict=True))
         hits = (classes == target.unsqueeze(1)).double()
         found = [fit_slope(scores[:, r].double(), hits[:, r], self.num_knots) for r in range(top)]
         best = rest_temperature(logits, target, classes)

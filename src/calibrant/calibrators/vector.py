@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,8 @@ class Vector(AffineCalibrator):
 
     z̄ is the row's mean logit: softmax does not see it, so neither does the fit. ``strength``
     is λ of `AffineCalibrator`: a number, or "auto" for cross-validation inside the fit; at
-    infinity it is temperature scaling. 2K parameters: any number of classes.
+    infinity it is temperature scaling. ``objective`` is told there too. 2K parameters: any
+    number of classes.
     """
 
     name = "vector"
@@ -22,10 +25,21 @@ class Vector(AffineCalibrator):
     intercept_: Tensor
 
     def __init__(
-        self, *, strength: Strength = "auto", folds: int = 5, from_logits: bool = True
+        self,
+        *,
+        strength: Strength = "auto",
+        folds: int = 5,
+        objective: str = "nll",
+        objective_options: dict[str, Any] | None = None,
+        from_logits: bool = True,
     ) -> None:
         super().__init__(
-            strength=strength, off_diagonal=float("inf"), folds=folds, from_logits=from_logits
+            strength=strength,
+            off_diagonal=float("inf"),
+            folds=folds,
+            objective=objective,
+            objective_options=objective_options,
+            from_logits=from_logits,
         )
         self.strength = strength
         self.register_buffer("scale_", torch.empty(0, dtype=torch.float64))

@@ -35,8 +35,8 @@ class Loss(nn.Module):
     kind: ClassVar[str]  # primary: one value a sample; secondary: one value a batch
     # Under data parallelism each process sees its own rows only. For a mean over samples that
     # is no matter; for a value of the batch it is a smaller batch.
-    local_batch: ClassVar[bool]
-    needs_index: ClassVar[bool] = False  # wants ``index=``, which training sample each row is
+    local_batch: bool
+    needs_index: bool = False  # wants ``index=``, which training sample each row is
 
     def __init__(self, *, reduction: str = "mean", ignore_index: int = IGNORED) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from difflib import get_close_matches
 from typing import Any
@@ -10,25 +11,57 @@ from typing import Any
 from torch import nn
 
 from calibrant.functional.errors import InputError
+from calibrant.losses.acls import ACLS
+from calibrant.losses.avuc import AvUC, AvUCGS, SoftAvUC
 from calibrant.losses.base import Loss, SecondaryLoss
+from calibrant.losses.brier import Brier
 from calibrant.losses.compose import compose
+from calibrant.losses.confidence_penalty import ConfidencePenalty
+from calibrant.losses.cpc import PairwiseConstraints
+from calibrant.losses.crl import CorrectnessRanking
 from calibrant.losses.cross_entropy import CrossEntropy
+from calibrant.losses.dual_focal import DualFocal
+from calibrant.losses.flsd import SampleDependentFocal
 from calibrant.losses.focal import Focal
+from calibrant.losses.inverse_focal import InverseFocal
+from calibrant.losses.kde_ece import KernelECE
 from calibrant.losses.label_smoothing import LabelSmoothing
+from calibrant.losses.mbls import MarginLabelSmoothing
+from calibrant.losses.mdca import MDCA
+from calibrant.losses.mmce import MMCE, WeightedMMCE
+from calibrant.losses.r_aurc import RegularizedAURC
 from calibrant.losses.sb_ece import SoftBinnedECE
 
 # Each class, and a line on when to use it.
 _PRIMARY: dict[type[Loss], str] = {
     CrossEntropy: "the usual loss, to compare with",
+    Brier: "bounded, so wrong labels pull less; a proper score",
     LabelSmoothing: "simple; curbs overconfidence",
     Focal: "cares less about rows that are certain; curbs overconfidence",
+    SampleDependentFocal: "focal with a larger gamma where the label is least likely",
+    InverseFocal: "cares more about rows that are certain; lowers class-wise ECE",
+    DualFocal: "focal that also widens the gap to the next class; between it and cross_entropy",
+    RegularizedAURC: "weighs rows by their confidence's rank; for class-wise ECE and selection",
 }
 _SECONDARY: dict[type[SecondaryLoss], str] = {
     SoftBinnedECE: "lowers a soft-binned ECE directly",
+    AvUC: "for Bayesian networks; elsewhere avuc_gs or s_avuc serve better",
+    AvUCGS: "certain where right, uncertain where wrong, by a threshold on the entropy",
+    SoftAvUC: "the same without the threshold's edge; wants larger batches",
+    MMCE: "a calibration error without bins, by a kernel",
+    WeightedMMCE: "mmce where few rows are wrong, as late in training",
+    MDCA: "calibrates every class, also rare ones, by its mean probability",
+    ConfidencePenalty: "simple; pays for entropy, whatever is right",
+    MarginLabelSmoothing: "label smoothing only where logits lie too far apart; cheap, strong",
+    ACLS: "mbls that pulls harder the further, and on the largest logit too; a good first try",
+    PairwiseConstraints: "calibrates classes two by two; time grows with the classes squared",
+    CorrectnessRanking: "ranks confidence by each sample's record, for selection; needs indices",
+    KernelECE: "lowers the error of whole probability vectors; wants larger batches",
 }
 PRIMARY = {kind.name: kind for kind in _PRIMARY}
 SECONDARY = {kind.name: kind for kind in _SECONDARY}
-SHARED = ("reduction", "ignore_index")  # options of every part
+# Options of every part; num_samples, the size of the training set, is for those with memory.
+SHARED = ("reduction", "ignore_index", "num_samples")
 _TERM = re.compile(r"^(?:(?P<beta>[^*()]+)\*)?(?P<name>[A-Za-z_]\w*)(?P<options>\(.*\))?$", re.S)
 
 
@@ -41,8 +74,8 @@ def get(name: str, **options: Any) -> nn.Module:
     """A loss to train with, by name or by text such as ``focal(gamma=2)+0.5*s_avuc``.
 
     A secondary loss's name alone gives cross_entropy + β · it, β its default or ``beta=``;
-    other options are its own. ``reduction``, ``ignore_index`` and ``weight`` go where they
-    belong.
+    other options are its own. ``reduction``, ``ignore_index``, ``weight`` and ``num_samples``
+    (for losses that remember the training samples) go where they belong.
     """
     text = name.strip()
     if text in SECONDARY:
@@ -58,6 +91,8 @@ def get(name: str, **options: Any) -> nn.Module:
 def make(name: str, **options: Any) -> Loss:
     """The bare loss, primary or secondary, by name."""
     kind = _find(name)
+    if "num_samples" not in inspect.signature(kind).parameters:
+        options.pop("num_samples", None)
     try:
         return kind(**options)
     except TypeError as error:

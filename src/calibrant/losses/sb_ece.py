@@ -8,9 +8,9 @@ from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, correctness, rows_of
+from calibrant.losses.common import IGNORED, batch_value, correctness, label_table, rows_of
 
-TINY = 1e-12  # of a bin's share, and of the p-th power under the root
+TINY = 1e-12  # of an error whose p-th power is under the root
 
 
 def sb_ece(
@@ -18,6 +18,7 @@ def sb_ece(
     target: Tensor,
     *,
     form: str = "label",
+    over: str = "top",
     num_bins: int = 15,
     temperature: float = 0.01,
     order: float = 2.0,
@@ -26,28 +27,42 @@ def sb_ece(
 ) -> Tensor:
     """SB-ECE of a batch of (N,K,...) logits, soft-calibration eq. 11 (`bin`) or 12 (`label`).
 
-    ``temperature`` is T of the membership, softmax over bins of −(c−ξ_j)²/T: as T → 0 the
-    bins become hard. The paper leaves T open.
+    ``form="label"`` is what the paper trains (appendix G), though only `bin` goes to 0 for
+    calibrated data (appendix H). ``over="top"`` takes c = max p and a = 1[ŷ = y];
+    ``over="classes"`` is the marginal form that appendix J suggests: every class k with
+    c = p_k and a = 1[y = k] has bins of its own, and the mean over classes is under the root,
+    as in `metrics.marginal_ece`; it holds a few tensors of N·K·M numbers.
+
+    ``temperature`` is T of the membership, softmax over bins of −(c−ξ_j)²/T: as T → 0 the bins
+    become hard. The paper leaves T open; at 0.01 a row belongs to three or four of 15 bins.
+    ``order`` is p. Class probabilities take the place of a. The value is of the local batch.
     """
+    _check(form, over, num_bins, temperature, order)
     rows = rows_of(input, target, ignore_index)
-    confidence, correct = correctness(rows)
+    counts = rows.counts
+    if over == "top":
+        confidence, correct = (value.reshape(-1) for value in correctness(rows))
+        counts = counts.reshape(-1)
+    else:
+        confidence, correct = rows.log_probs.exp(), label_table(rows)
+        counts = counts.unsqueeze(1)
     value = soft_binned_error(
-        confidence.reshape(-1),
-        correct.reshape(-1),
+        confidence,
+        correct,
         form=form,
         num_bins=num_bins,
         temperature=temperature,
         order=order,
-        counts=rows.counts.reshape(-1),
+        counts=counts,
     )
     return batch_value(value, rows, reduction)
 
 
 def membership(confidence: Tensor, num_bins: int, temperature: float) -> Tensor:
-    """u_j(c) = softmax_j(−(c − ξ_j)²/T), ξ_j the centres of M equal-width bins: (N,M)."""
+    """u_j(c) = softmax_j(−(c − ξ_j)²/T), ξ_j the centres of M equal-width bins: bins first."""
     steps = torch.arange(num_bins, dtype=confidence.dtype, device=confidence.device)
-    centres = (steps + 0.5) / num_bins
-    return torch.softmax(-((confidence.unsqueeze(1) - centres) ** 2) / temperature, dim=1)
+    centres = ((steps + 0.5) / num_bins).reshape(-1, *[1] * confidence.ndim)
+    return torch.softmax(-((confidence - centres) ** 2) / temperature, dim=0)
 
 
 def soft_binned_error(
@@ -63,30 +78,53 @@ def soft_binned_error(
     """(Σ_j S_j/N |A_j−C_j|^p)^(1/p), or (1/N Σ_i Σ_j u_j(c_i)|A_j−c_i|^p)^(1/p).
 
     S_j, C_j and A_j are the soft size, mean confidence and accuracy of bin j (eq. 8 to 10).
-    A bin nobody is in counts for nothing, and the gradient at an error of 0 is 0.
+    Of (N,) confidences, or of (N,K,...) ones: then each class has its own bins, and the mean
+    over classes is under the root. ``counts`` says which rows do, (N,) or (N,1,...). A bin
+    nobody is in counts for nothing, and the gradient at an error of 0 is 0.
     """
-    if temperature <= 0 or num_bins < 1 or order < 1:
+    _check(form, "top", num_bins, temperature, order)
+    by_class = confidence.ndim > 1
+    row_dims = [1, *range(3, confidence.ndim + 1)]  # the bins come first, then N, K, ...
+    total: Tensor | int = confidence.numel()  # N, or N·K: the mean over classes comes with it
+    if counts is not None:
+        confidence = confidence.where(counts, 0)
+        total = counts.sum().clamp_min(1) * (confidence.shape[1] if by_class else 1)
+    member = membership(confidence, num_bins, temperature)
+    if counts is not None:
+        member = member.where(counts, 0)
+    size = member.sum(row_dims, keepdim=True)
+    held = size.clamp_min(torch.finfo(size.dtype).tiny)
+    accuracy = (member * correct).sum(row_dims, keepdim=True) / held
+    if form == "bin":
+        mean = (member * confidence).sum(row_dims, keepdim=True) / held
+        power = (size * _power(accuracy - mean, order)).sum() / total
+    else:
+        power = (member * _power(accuracy - confidence, order)).sum() / total
+    return _root(power, order)
+
+
+def _power(gap: Tensor, order: float) -> Tensor:
+    return gap.square() if order == 2 else gap.abs() ** order
+
+
+def _root(power: Tensor, order: float) -> Tensor:
+    """power^(1/p); below an error of TINY, where the root's slope has no end, a flat 0."""
+    if order == 1:
+        return power
+    floor = max(TINY**order, torch.finfo(power.dtype).tiny)
+    return (power.clamp_min(floor) ** (1.0 / order)).where(power > floor, 0)
+
+
+def _check(form: str, over: str, num_bins: int, temperature: float, order: float) -> None:
+    if form not in ("bin", "label"):
+        raise InputError(f"form is bin or label, found {form!r}")
+    if over not in ("top", "classes"):
+        raise InputError(f"over is top or classes, found {over!r}")
+    if not (temperature > 0 and num_bins >= 1 and order >= 1):
         raise InputError(
             f"sb_ece needs temperature > 0, num_bins >= 1 and order >= 1, found "
             f"{temperature!r}, {num_bins!r} and {order!r}"
         )
-    member = membership(confidence, num_bins, temperature)
-    number: Tensor | int = len(confidence)
-    if counts is not None:
-        member = member * counts.unsqueeze(1)
-        number = counts.sum().clamp_min(1)
-    share = member.sum(0) / number
-    held = share.clamp_min(TINY)
-    accuracy = (member * correct.to(member.dtype).unsqueeze(1)).sum(0) / number / held
-    if form == "bin":
-        mean = (member * confidence.unsqueeze(1)).sum(0) / number / held
-        power = (share * (accuracy - mean).abs() ** order).sum()
-    elif form == "label":
-        gap = (accuracy - confidence.unsqueeze(1)).abs()
-        power = (member * gap**order).sum() / number
-    else:
-        raise InputError(f"form is bin or label, found {form!r}")
-    return power if order == 1 else power.clamp_min(TINY**2) ** (1.0 / order)
 
 
 class SoftBinnedECE(SecondaryLoss):
@@ -98,13 +136,15 @@ class SoftBinnedECE(SecondaryLoss):
         self,
         *,
         form: str = "label",
+        over: str = "top",
         num_bins: int = 15,
         temperature: float = 0.01,
         order: float = 2.0,
         **common: Unpack[Reduced],
     ) -> None:
         super().__init__(**common)
-        self.form, self.num_bins = form, num_bins
+        _check(form, over, num_bins, temperature, order)
+        self.form, self.over, self.num_bins = form, over, num_bins
         self.temperature, self.order = temperature, order
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -113,6 +153,7 @@ class SoftBinnedECE(SecondaryLoss):
             input,
             target,
             form=self.form,
+            over=self.over,
             num_bins=self.num_bins,
             temperature=self.temperature,
             order=self.order,

@@ -1,0 +1,127 @@
+"""Pairwise constraints: the true class against each other one, and those against each other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+from typing_extensions import Unpack
+
+from calibrant.losses.base import Reduced, SecondaryLoss
+from calibrant.losses.common import IGNORED, Rows, batch_value, pick, row_mean, rows_of
+
+# Pairs held at once: what a core's cache holds, or enough to keep a device busy.
+_PAIRS = 1 << 18
+_DEVICE_PAIRS = 1 << 24
+_STRAIGHT = 40.0  # softplus is the identity above it, in float64 too
+
+
+def cpc(
+    input: Tensor,
+    target: Tensor,
+    *,
+    lambda1: float = 0.1,
+    lambda2: float = 1.0,
+    ignore_index: int = IGNORED,
+    reduction: str = "mean",
+) -> Tensor:
+    """λ1·mean over k≠y of −ln σ(z_y−z_k) + λ2·mean over k≠l, both ≠ y, of −ln σ(z_k−z_l).
+
+    Cheng and Vasconcelos 2022; acls supplement (3) and (4), with means over the K−1 pairs and
+    the (K−1)(K−2) ordered ones for its sums. Of (N,K,...) logits, mean over rows. Supplement
+    (7) and (8) have sign slips: the derivative of the first part for j ≠ y is +p_j/(p_y+p_j).
+    Of class probabilities q the loss is its expectation over y ~ q. Time grows with K², memory
+    does not; a second derivative is refused.
+    """
+    rows = rows_of(input, target, ignore_index)
+    classes = input.shape[1]
+    first = lambda1 / (classes - 1)
+    second = lambda2 / ((classes - 1) * (classes - 2)) if classes > 2 else 0.0
+    values = _hard(rows, first, second) if rows.soft is None else _soft(rows, first, second)
+    return batch_value(row_mean(values, rows.counts), rows, reduction)
+
+
+def _hard(rows: Rows, first: float, second: float) -> Tensor:
+    assert rows.labels is not None
+    label = rows.labels.unsqueeze(1)
+    place = torch.arange(rows.logits.shape[1] - 1, device=label.device)
+    place = place.reshape(1, -1, *[1] * (label.ndim - 2))
+    others = rows.logits.gather(1, place + (place >= label))
+    against = softplus(others - pick(rows.logits, rows.labels).unsqueeze(1), threshold=_STRAIGHT)
+    pairs: Tensor = _PairSum.apply(others, None, None)  # type: ignore[no-untyped-call]
+    return first * against.sum(1) + second * pairs
+
+
+def _soft(rows: Rows, first: float, second: float) -> Tensor:
+    """−ln σ(z_k−z_l) weighs first·q_k + second·(1 − q_k − q_l): a part of k less a part of l."""
+    assert rows.soft is not None
+    own, other = first * rows.soft + second * (1 - rows.soft), second * rows.soft
+    values: Tensor = _PairSum.apply(rows.logits, own, other)  # type: ignore[no-untyped-call]
+    return values
+
+
+class _PairSum(torch.autograd.Function):
+    """Σ_{k≠l} (u_k − v_l)·softplus(z_l − z_k) a row, its gradient found in the same pass.
+
+    Without u and v each pair weighs 1: the gradient is then Σ_l tanh((z_k − z_l)/2).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, first: Tensor | None, second: Tensor | None) -> Tensor:
+        value, slope = _pair_sums(logits, first, second)
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise NotImplementedError("cpc has no second derivative, as create_graph=True asks")
+        (slope,) = ctx.saved_tensors
+        return grad.unsqueeze(1) * slope, None, None
+
+
+def _pair_sums(
+    logits: Tensor, first: Tensor | None, second: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The sum and its gradient; blocks of k against every l, so never all pairs at once."""
+    classes = logits.shape[1]
+    value = torch.zeros_like(logits[:, 0])
+    rows, columns = torch.zeros_like(logits), torch.zeros_like(logits)
+    # A compiled graph holds every block, and need not hold what is in one.
+    in_cache = logits.device.type == "cpu" and not torch.compiler.is_compiling()
+    at_once = _PAIRS if in_cache else _DEVICE_PAIRS
+    step = max(1, at_once // logits.numel())
+    for begin in range(0, classes, step):
+        block = slice(begin, begin + step)
+        gap = logits.unsqueeze(1) - logits[:, block].unsqueeze(2)
+        cost, pull = softplus(gap, threshold=_STRAIGHT), torch.sigmoid(gap)
+        if first is not None and second is not None:
+            weight = first[:, block].unsqueeze(2) - second.unsqueeze(1)
+            cost, pull = weight * cost, weight * pull
+            columns += pull.sum(1)
+        value += cost.sum((1, 2))
+        rows[:, block] = pull.sum(2)
+    # The pairs k = l came along: ln 2 each, and a gradient that cancels.
+    if first is not None and second is not None:
+        return value - math.log(2) * (first - second).sum(1), columns - rows
+    return value - math.log(2) * classes, classes - 2 * rows
+
+
+class PairwiseConstraints(SecondaryLoss):
+    """See `cpc`. A mean over samples, so a smaller local batch is no matter."""
+
+    name = "cpc"
+    local_batch = False  # a mean over samples
+
+    def __init__(
+        self, *, lambda1: float = 0.1, lambda2: float = 1.0, **common: Unpack[Reduced]
+    ) -> None:
+        super().__init__(**common)
+        self.lambda1, self.lambda2 = lambda1, lambda2
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """The loss."""
+        return cpc(input, target, lambda1=self.lambda1, lambda2=self.lambda2, **self.options())

@@ -1,0 +1,123 @@
+"""Which training samples were classified right so far: the memory of losses that rank by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.functional.errors import InputError, first
+
+
+class CorrectnessHistory(nn.Module):
+    """How often each of ``num_samples`` training samples was seen, and classified right.
+
+    Integer buffers, so that they are saved in a ``state_dict``, move with the module and
+    survive a cast to half precision. Under data parallelism each process counts its own rows;
+    `synchronize` adds up what all have counted since the last time. Keep the loss outside
+    ``DistributedDataParallel``, which would overwrite buffers with those of the first process.
+    """
+
+    counts: Tensor  # (2, num_samples): times classified right, times seen
+    merged: Tensor  # the same at the last `synchronize`
+
+    def __init__(self, num_samples: int) -> None:
+        super().__init__()
+        if not isinstance(num_samples, int) or num_samples < 1:
+            raise InputError(
+                "num_samples is how many samples the training set has, and index= which of them "
+                f"each row is: found num_samples={num_samples!r}"
+            )
+        self.register_buffer("counts", torch.zeros(2, num_samples, dtype=torch.int32))
+        self.register_buffer("merged", torch.zeros(2, num_samples, dtype=torch.int32))
+
+    def places(self, input: Tensor, index: Tensor | None) -> Tensor:
+        """``index``, checked and where the counts are: one number in 0..num_samples−1 a row."""
+        number = self.counts.shape[1]
+        if input.ndim != 2:
+            raise InputError(
+                "a history of training samples goes with one prediction a sample: logits must "
+                f"have shape (N,K), found {tuple(input.shape)}"
+            )
+        if index is None:
+            raise InputError(
+                "this loss remembers training samples and needs to know which each row is: call "
+                f"loss(input, target, index=...) with numbers in 0..{number - 1} (have the data "
+                "set give each sample's number beside its label)"
+            )
+        if index.is_floating_point() or index.dtype == torch.bool or index.shape != input.shape[:1]:
+            raise InputError(
+                f"index must hold an integer for each of the {len(input)} rows, found "
+                f"{index.dtype} of shape {tuple(index.shape)}"
+            )
+        if self.counts.device != input.device:
+            raise InputError(
+                f"the history is on {self.counts.device} and the logits are on {input.device}: "
+                "move the loss there with loss.to(...)"
+            )
+        # Reading values would wait for a device, and break a graph.
+        if index.device.type == "cpu" and not torch.compiler.is_compiling():
+            outside = index[(index < 0) | (index >= number)]
+            if len(outside):
+                raise InputError(
+                    f"index must lie in 0..{number - 1} (num_samples={number}), found "
+                    f"{first(outside.tolist())}"
+                )
+        return index.to(self.counts.device, torch.int64, non_blocking=True)
+
+    def of(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """How often these samples were classified right, and seen."""
+        right, seen = self.counts.index_select(1, index).unbind(0)
+        return right, seen
+
+    @torch.no_grad()
+    def record(self, index: Tensor, correct: Tensor, counts: Tensor | None = None) -> None:
+        """Count these samples as seen, and as right where ``correct``, in rows that count."""
+        right = correct.to(self.counts.dtype)
+        seen = torch.ones_like(right) if counts is None else counts.to(right.dtype)
+        self.counts.index_add_(1, index, torch.stack((right * seen, seen)))
+
+    @torch.no_grad()
+    def synchronize(self, group: Any = None) -> None:
+        """Add up what every process has counted since the last time: call it after an epoch.
+
+        Call it before saving too, so that one process's ``state_dict`` holds everything.
+        """
+        fresh = self.counts - self.merged
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(fresh, group=group)
+        self.merged += fresh
+        self.counts.copy_(self.merged)
+
+    def extra_repr(self) -> str:
+        """Its size."""
+        return f"num_samples={self.counts.shape[1]}"
+
+
+def right_now(input: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Whether ŷ = y a row, and whether the row counts; of soft labels y is the largest class."""
+    predicted = input.detach().argmax(1)
+    if target.is_floating_point():
+        return predicted == target.argmax(1), torch.ones_like(predicted, dtype=torch.bool)
+    return predicted == target, target != ignore_index
+
+
+def partners(counts: Tensor) -> Tensor:
+    """For each row that counts, the next one that does, the last one's being the first."""
+    place = torch.arange(len(counts), device=counts.device)
+    order = (~counts).to(torch.uint8).argsort(stable=True)
+    following = (place + 1).where(place + 1 < counts.sum(), 0)
+    return torch.empty_like(order).scatter(0, order, order.gather(0, following))
+
+
+def gaps(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """h_i − h_j and κ_i − κ_j of the pairs (i, j = i+1 cyclic); h is right/seen, in [0,1].
+
+    Where either was never seen the history has nothing to say, and h_i − h_j is 0.
+    """
+    pair = partners(counts)
+    rate = right.to(confidence.dtype) / seen.clamp_min(1)
+    known = (seen > 0) & (seen.gather(0, pair) > 0)
+    history = (rate - rate.gather(0, pair)).where(known, 0)
+    return history, confidence - confidence.gather(0, pair)

@@ -1,0 +1,74 @@
+"""Inverse focal loss: cross-entropy that cares more about what is already certain."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from calibrant.losses.base import Common, PrimaryLoss
+from calibrant.losses.common import IGNORED, expected, reduce, rows_of
+
+# The loss falls with p_y everywhere as long as γ ≤ (1+p)/(−p ln p) for every p. That is least
+# where ln p = −(1+p), at p = W(1/e) = 0.27846 (Lambert's W), and is 1/p there.
+LARGEST_FALLING_GAMMA = 3.591121476668622
+
+
+def inverse_focal(
+    input: Tensor,
+    target: Tensor,
+    *,
+    gamma: float = 1.5,
+    weight: Tensor | None = None,
+    ignore_index: int = IGNORED,
+    reduction: str = "mean",
+) -> Tensor:
+    """−(1+p_y)^γ ln p_y of (N,K,...) logits (r-aurc eq. 3).
+
+    Its derivative by p_y is −γ(1+p)^(γ−1) ln p − (1+p)^γ / p; r-aurc's eq. 39–40 have the
+    sign of the first term wrong. It turns positive somewhere, and the loss then drives p_y
+    down there, for γ > min over p of (1+p)/(−p ln p) = 1/W(1/e) = 3.5911, with W Lambert's
+    function: a larger γ warns. Good γ per network are in r-aurc's table 4. Of class
+    probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+    """
+    _warn_where_rising(gamma)
+    return _loss(input, target, gamma, weight, ignore_index, reduction)
+
+
+def _loss(
+    input: Tensor,
+    target: Tensor,
+    gamma: float,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+) -> Tensor:
+    rows = rows_of(input, target, ignore_index)
+    values = expected(rows, lambda log_true: -((1.0 + log_true.exp()) ** gamma) * log_true, weight)
+    return reduce(values, rows, reduction, weight)
+
+
+def _warn_where_rising(gamma: float) -> None:
+    if gamma > LARGEST_FALLING_GAMMA and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"inverse_focal with gamma={gamma:g} rises with p_y somewhere and can train a network "
+            f"away from the label; use gamma <= {LARGEST_FALLING_GAMMA:.2f}",
+            stacklevel=3,
+        )
+
+
+class InverseFocal(PrimaryLoss):
+    """See `inverse_focal`. A γ that makes the loss rise warns once, when it is made."""
+
+    name = "inverse_focal"
+
+    def __init__(self, *, gamma: float = 1.5, **common: Unpack[Common]) -> None:
+        super().__init__(**common)
+        _warn_where_rising(gamma)
+        self.gamma = gamma
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """The loss."""
+        return _loss(input, target, self.gamma, **self.options())
