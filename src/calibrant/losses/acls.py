@@ -124,6 +124,7 @@ class ACLS(SecondaryLoss):
         self.register_module("history", None)
         if condition == "ranking":
             self.needs_index = True
+            self.local_batch = True  # its pairs are rows of one batch
             self.history = CorrectnessHistory(num_samples)  # type: ignore[arg-type]
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
