@@ -356,7 +356,7 @@ def same_temperature(fits: Fits) -> str:
         f"With T, w1 and w2 all free, started from T = 1 and equal weights, eq. 13 comes to the "
         f"temperature of TS {_within(free)} ({len(free)} fits by NLL and LS), the library's ETS "
         f"{_within(found)}; test ECE of ETS+LS and TS+LS differs by {POINTS * worst:.4f} points at "
-        "most. The paper's gap is its optimiser's: it had not converged.",
+        f"most.{' So the gap in the paper must be its optimiser, stopped early.' * agrees}",
     )
 
 

@@ -25,6 +25,7 @@ def write(records: Iterable[dict[str, Any]], folder: Path) -> str:
 
 
 def report(fits: Fits) -> str:
+    missing = incomplete(fits)
     sixteen = [("uncalibrated", "none"), *SIXTEEN]
     variants = [(calibrator, objective) for calibrator in PAPER for objective in VARIANTS]
     library = [(name, objective) for name in LIBRARY for objective in FOUR]
@@ -33,6 +34,7 @@ def report(fits: Fits) -> str:
         "Written by `python benchmarks/class_scaling.py` and then `--report`; every number and "
         "every sentence below is made from `class_scaling.csv`, a row a fit.",
         describe(fits),
+        f"**Incomplete: {missing} fits of these tables are missing.**" if missing else "",
         "## Claims",
         DECISIONS,
         sentences(fits),
@@ -210,9 +212,6 @@ def remarks(fits: Fits) -> str:
             f"{' failed' * (kind == 'failure')}: {said}"
             for (name, cell, said), count in counts.items()
         ]
-    missing = incomplete(fits)
-    if missing:
-        lines.append(f"- Not fitted yet, or failed: {missing} fits of the tables above.")
     return "\n".join(lines) if lines else "None."
 
 

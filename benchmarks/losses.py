@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="and write them here")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--devices", nargs="+", default=["cpu", "cuda"])
     parser.add_argument("--only", nargs="+", default=NAMES)
     given = parser.parse_args()
     if given.report:
@@ -53,11 +54,13 @@ def main() -> None:
             given.write.write_text(HEAD + text + "\n", encoding="utf-8")
         return
     found = []
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+    for device in given.devices:
+        if device == "cuda" and not torch.cuda.is_available():
+            continue
         found.append(measure(torch.device(device), given.only, given.rounds, given.steps))
         print(report([found[-1]]), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
+        if given.json:
+            given.json.write_text(json.dumps(found, indent=1))
 
 
 def measure(device: torch.device, names: list[str], rounds: int, steps: int) -> dict:

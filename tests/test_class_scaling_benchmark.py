@@ -199,9 +199,13 @@ class TestSentences:
             failed = cell.calibrator == "CTS" and cell.objective == "CS nd corrected"
             return figures(cell) | {"failure": "cut off after 9 s" if failed else ""}
 
-        text = report(fits(rule)).split("## Fits that need a remark")[1]
-        assert "CTS + CS nd corrected, 4 of 4 splits failed: cut off after 9 s" in text
-        assert "12 fits of the tables" in text
+        text = report(fits(rule))
+        remarks = text.split("## Fits that need a remark")[1]
+        assert "CTS + CS nd corrected, 4 of 4 splits failed: cut off after 9 s" in remarks
+        assert "Incomplete: 12 fits" in text
+        complete = report(fits(figures))
+        assert "Incomplete" not in complete
+        assert complete.split("## Fits that need a remark")[1].strip() == "None."
 
 
 def write_set(folder, rows=300, classes=10):

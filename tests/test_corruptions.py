@@ -6,15 +6,16 @@ import colorsys
 import io
 import math
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from calibrant.data import corruptions
+from calibrant.data import corruptions, corruptions_weather
 from calibrant.data.corruptions import KINDS, corrupt
-from calibrant.data.corruptions_blur import DISK, MOTION, along
-from calibrant.data.corruptions_digital import ELASTIC, affine, elastic_transform
+from calibrant.data.corruptions_blur import along, glass_blur
+from calibrant.data.corruptions_digital import affine, elastic_transform
 from calibrant.data.corruptions_jpeg import jpeg
 from calibrant.data.corruptions_weather import crystals, plasma
 from calibrant.functional.errors import InputError
@@ -34,6 +35,29 @@ RANDOM |= {"frost", "fog", "elastic_transform"}
 # blurs less where it moves twice, motion's 6 to 8 pixels add nothing at one deviation, frost
 # dims as it covers, elastic's affine part shrinks. Each has a test of its own below.
 NOT_MONOTONE = {"glass_blur", "motion_blur", "frost", "elastic_transform"}
+
+
+# Constants of the published program, said here again: a slip in ours must show.
+DISK = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))
+MOTION = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))
+GLASS = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))
+ELASTIC = (
+    (0, 0, 0.08),
+    (0.05, 0.2, 0.07),
+    (0.08, 0.06, 0.06),
+    (0.1, 0.04, 0.05),
+    (0.1, 0.03, 0.03),
+)
+FOG = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))
+FROST = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
+# Mean, deviation, enlargement and threshold of the flakes, their way and its deviation.
+SNOW = (
+    (0.1, 0.2, 1, 0.6, 8, 3),
+    (0.1, 0.2, 1, 0.5, 10, 4),
+    (0.15, 0.3, 1.75, 0.55, 10, 4),
+    (0.25, 0.3, 2.25, 0.6, 12, 6),
+    (0.3, 0.3, 1.25, 0.65, 14, 12),
+)
 
 
 def seeded(seed=0):
@@ -111,6 +135,32 @@ class TestContract:
         assert away == sorted(away)
         assert away[-1] > 1.3 * away[0]
 
+    def test_settings_for_training_change_nothing(self, monkeypatch):
+        plain, seen = corrupt(photographs(), "jpeg_compression", 5), []
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert torch.equal(corrupt(photographs(), "jpeg_compression", 5), plain)
+
+                def noted(images, severity, generator):
+                    seen.append(torch.get_float32_matmul_precision())
+                    seen.append((images @ images.transpose(2, 3)).dtype)
+                    raise ValueError("on purpose")
+
+                monkeypatch.setitem(corruptions._KINDS, "fog", noted)
+                with pytest.raises(ValueError, match="on purpose"):
+                    corrupt(photographs(), "fog", 1)
+            assert seen == ["highest", torch.float32]
+            assert torch.get_float32_matmul_precision() == "medium"
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def test_severities_draw_anew(self):
+        images = torch.full((5, 3, 32, 32), 128, dtype=torch.uint8)
+        one, two = (corrupt(images, "gaussian_noise", s).double().flatten() for s in (1, 2))
+        assert abs(float(torch.corrcoef(torch.stack((one, two)))[0, 1])) < 0.05
+
     def test_fifteen_kinds(self):
         assert len(KINDS) == len(set(KINDS)) == 15
 
@@ -144,7 +194,9 @@ class TestNoise:
             0.683, abs=0.02
         )
 
-    @pytest.mark.parametrize(("severity", "photons"), list(enumerate((500, 250, 100, 75, 50), start=1)))
+    @pytest.mark.parametrize(
+        ("severity", "photons"), list(enumerate((500, 250, 100, 75, 50), start=1))
+    )
     def test_shot_variance_is_the_light(self, severity, photons):
         for level in (40, 120):
             images = torch.full((20, 3, 32, 32), level, dtype=torch.uint8)
@@ -214,11 +266,27 @@ class TestBlur:
                 draw = int(draws[0, h, w])
                 h_other, w_other = h - draw // 2, w - draw % 2
                 moved[h, w], moved[h_other, w_other] = moved[h_other, w_other], moved[h, w]
-        from calibrant.data.corruptions_blur import glass_blur
-
         clean = torch.from_numpy(image.transpose(2, 0, 1).copy())[None].float() / 255
         found = (glass_blur(clean, 1, seeded(3)) * 255).round().byte()
         assert torch.equal(found[0].permute(1, 2, 0), torch.from_numpy(moved))
+
+    @pytest.mark.parametrize("severity", range(1, 6))
+    def test_glass_blurs_as_published(self, severity):
+        sigma, times = GLASS[severity - 1]
+        image = photographs()[:1].float() / 255
+        how, found = seeded(6), glass_blur(image, severity, seeded(6))[0].numpy()
+        for plane, got in zip(image[0].numpy().astype(float), found, strict=True):
+            how.manual_seed(6)
+            moved = ndimage.gaussian_filter(plane, sigma, mode="nearest", truncate=4)
+            moved = np.round(moved * 255) / 255
+            for _ in range(times):
+                draws, before = torch.randint(4, (1, 32, 32), generator=how)[0], moved.copy()
+                for row in range(2, 32):
+                    for column in range(2, 32):
+                        up, left = divmod(int(draws[row, column]), 2)
+                        moved[row, column] = before[row - up, column - left]
+            expected = ndimage.gaussian_filter(moved, sigma, mode="nearest", truncate=4)
+            assert np.abs(expected - got).max() < 0.005
 
     def test_glass_moves_twice_as_much_twice(self):
         images = photographs(count=100)
@@ -253,7 +321,7 @@ class TestBlur:
     def test_motion_severities_never_lead_back(self):
         images = photographs(count=100)
         away = [distance(corrupt(images, "motion_blur", s), images) for s in range(1, 6)]
-        assert all(after > 0.97 * before for before, after in zip(away, away[1:], strict=False))
+        assert all(after > 0.97 * before for before, after in pairwise(away))
         assert away[4] > 1.1 * away[2] > 1.1 * away[0]
 
     @pytest.mark.parametrize(
@@ -275,6 +343,31 @@ class TestBlur:
             assert np.abs(total / (len(factors) + 1) - blurred).max() < 0.51
 
 
+def slow_plasma(draw, count, decay, side=32):
+    """Diamonds and squares, point after point; noise is ±w², drawn place by place."""
+    heights = np.zeros((count, side, side))
+    step, wobble = side, 100.0
+    while step >= 2:
+        half, cells = step // 2, side // step
+        for places in ("middle", "above", "beside"):
+            noise = (2 * draw((count, cells, cells)) - 1) * wobble**2
+            changed = heights.copy()
+            for i in range(cells):
+                for j in range(cells):
+                    y = i * step + (0 if places == "above" else half)
+                    x = j * step + (0 if places == "beside" else half)
+                    if places == "middle":
+                        near = [(half, half), (half, -half), (-half, half), (-half, -half)]
+                    else:
+                        near = [(half, 0), (-half, 0), (0, half), (0, -half)]
+                    total = sum(heights[:, (y + a) % side, (x + b) % side] for a, b in near)
+                    changed[:, y, x] = total / 4 + noise[:, i, j]
+            heights = changed
+        step, wobble = half, wobble / decay
+    heights -= heights.min((1, 2), keepdims=True)
+    return heights / heights.max((1, 2), keepdims=True)
+
+
 class TestWeather:
     def test_snow_on_black(self):
         black = torch.zeros(40, 3, 32, 32, dtype=torch.uint8)
@@ -284,6 +377,33 @@ class TestWeather:
             assert torch.equal(found, found.flip(2, 3))  # the flakes and the same turned round
             assert torch.equal(found[:, 0], found[:, 1])  # white
             assert int(found.max()) > 60
+
+    @pytest.mark.parametrize("severity", range(1, 6))
+    def test_as_much_snow_as_published(self, severity):
+        mean, deviation, enlarged, threshold, way, spread = SNOW[severity - 1]
+        weights = np.exp(-((np.arange(2 * way + 1) / spread) ** 2) / 2)
+        how, side = np.random.default_rng(0), math.ceil(32 / enlarged)
+        first, place = (32 - side) // 2, np.arange(32)
+        amount, spots = [], []
+        for _ in range(400):
+            layer = how.normal(mean, deviation, (32, 32))
+            piece = layer[first : first + side, first : first + side]
+            large = ndimage.zoom(piece, enlarged, order=1)
+            trim = (large.shape[0] - 32) // 2
+            layer = large[trim : trim + 32, trim : trim + 32]
+            layer = np.where(layer < threshold, 0, layer).clip(0, 1)
+            angle, fallen = math.radians(how.uniform(-135, -45)), np.zeros((32, 32))
+            for step, weight in enumerate(weights / weights.sum()):
+                rows = (place + math.ceil(step * math.sin(angle) - 0.5)).clip(0, 31)
+                columns = (place + math.ceil(step * math.cos(angle) - 0.5)).clip(0, 31)
+                fallen += weight * layer[rows][:, columns]
+            flakes = fallen + fallen[::-1, ::-1]
+            amount.append(flakes.mean())
+            spots.append(flakes.std())
+        found = corrupt(torch.zeros(400, 1, 32, 32, dtype=torch.uint8), "snow", severity).double()
+        found = (found - found.min()) / 255
+        assert float(found.mean()) == pytest.approx(np.mean(amount), rel=0.08)
+        assert float(found.std((1, 2, 3)).mean()) == pytest.approx(np.mean(spots), rel=0.08)
 
     def test_snow_falls(self):
         black = torch.zeros(100, 1, 32, 32, dtype=torch.uint8)
@@ -296,34 +416,26 @@ class TestWeather:
     def test_plasma_by_hand(self, decay, size):
         found = plasma(2, size, decay, seeded(4))
         assert found.shape == (2, 32, 32)
-        how, side = seeded(4), 32
-        heights = np.zeros((2, side, side))
-        step, wobble = side, 100.0
-        while step >= 2:
-            half, cells = step // 2, side // step
-            for places in ("middle", "above", "beside"):
-                noise = (2 * torch.rand(2, cells, cells, generator=how).double() - 1) * wobble**2
-                changed = heights.copy()
-                for i in range(cells):
-                    for j in range(cells):
-                        y = i * step + (0 if places == "above" else half)
-                        x = j * step + (0 if places == "beside" else half)
-                        if places == "middle":
-                            near = [(half, half), (half, -half), (-half, half), (-half, -half)]
-                        else:
-                            near = [(half, 0), (-half, 0), (0, half), (0, -half)]
-                        total = sum(heights[:, (y + a) % side, (x + b) % side] for a, b in near)
-                        changed[:, y, x] = total / 4 + noise[:, i, j].numpy()
-                heights = changed
-            step, wobble = half, wobble / decay
-        heights -= heights.min((1, 2), keepdims=True)
-        heights /= heights.max((1, 2), keepdims=True)
+        how = seeded(4)
+        heights = slow_plasma(lambda shape: torch.rand(shape, generator=how).numpy(), 2, decay)
         assert np.abs(found.numpy() - heights).max() < 1e-4
+
+    def test_fog_fades_as_published(self, monkeypatch):
+        seen = []
+
+        def noted(count, size, decay, generator):
+            seen.append(decay)
+            return plasma(count, size, decay, generator)
+
+        monkeypatch.setattr(corruptions_weather, "plasma", noted)
+        for severity in range(1, 6):
+            corrupt(photographs(), "fog", severity)
+        assert seen == [decay for _, decay in FOG]
 
     def test_fog_of_plain_images(self):
         black = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
         assert not corrupt(black, "fog", 3).any()
-        for severity, thick in enumerate((0.2, 0.5, 0.75, 1.0, 1.5), start=1):
+        for severity, (thick, _) in enumerate(FOG, start=1):
             found = corrupt(black + 255, "fog", severity)
             assert int(found.min()) == round(255 / (1 + thick))
             assert int(found.max()) == 255
@@ -339,6 +451,16 @@ class TestWeather:
         assert kept == sorted(kept, reverse=True)
         assert kept[0] > 0.85
         assert kept[-1] < kept[0] - 0.1
+
+    def test_frost_is_added_as_published(self):
+        black = torch.zeros(100, 3, 32, 32, dtype=torch.uint8)
+        amounts = []
+        for severity, (picture, _) in enumerate(FROST, start=1):
+            on_black, on_grey = (corrupt(black + level, "frost", severity) for level in (0, 100))
+            assert ((on_grey.double() - on_black) - 100 * picture).abs().max() <= 1
+            amounts.append(float(on_black.double().mean()))
+        for amount, (_, ice) in zip(amounts, FROST, strict=True):
+            assert amount / amounts[0] == pytest.approx(ice / 0.2, rel=0.03)
 
     def test_frost_is_ice(self):
         texture = crystals(50, 32, 32, seeded())
@@ -370,6 +492,16 @@ class TestDigital:
         ramp = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
         found = corrupt(ramp, "brightness", 5)
         assert (found.double() - (ramp.double() + 76.5).clamp(max=255)).abs().max() < 0.51
+
+    def test_other_planes_are_each_grey(self):
+        """Two channels are no colours: each is brightened as if alone, and so is each of four."""
+        for channels in (2, 4):
+            planes = torch.randint(256, (3, channels, 16, 16), generator=seeded()).byte()
+            for kind in ("brightness", "jpeg_compression"):
+                together = corrupt(planes, kind, 3)
+                for channel in range(channels):
+                    alone = corrupt(planes[:, channel : channel + 1], kind, 3)
+                    assert torch.equal(together[:, channel : channel + 1], alone)
 
     @pytest.mark.parametrize("severity", range(1, 6))
     def test_contrast_by_hand(self, severity):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,11 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import calibrant
-from calibrant.demo import digits_split, predict, run_demo, train_network
+from calibrant import losses
+from calibrant.demo import OBJECTIVES, digits_split, predict, run_demo, train_network
+from calibrant.report import words
+
+METRICS = ("ece", "nll")
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +75,42 @@ def test_repair_is_fitted_on_one_half_and_judged_on_the_other(shown):
     assert 'id="repair"' in text
     assert 'id="temperature"' in text
     assert 'class="outcome helps"' in text
+
+
+def test_other_losses_are_trained_with_and_judged_on_the_same_half(shown):
+    folder, report = shown
+    before = calibrant.Predictions.read(folder / "predictions.npz").split(0.5)[1]
+    text = report.read_text(encoding="utf-8")
+    rows = {
+        name: [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)]
+        for name, row in re.findall(r'<tr data-model="(.*?)">(.*?)</tr>', text, re.S)
+    }
+    named = [f"trained with {name}" for name in OBJECTIVES]
+    assert list(rows) == ["this model", "this model, repaired", *named]
+    split = digits_split()
+    for name in OBJECTIVES:
+        network = train_network(split.train_images, split.train_labels, loss=losses.get(name))
+        told = predict(network, split.test_images, split.test_labels, name=name).split(0.5)[1]
+        np.testing.assert_array_equal(told.labels, before.labels)
+        figures = calibrant.evaluate(told, metrics=("accuracy", "ece", "nll"))
+        accuracy, ece, interval, nll, outcome = rows[f"trained with {name}"]
+        assert accuracy == words.figure_text("accuracy", figures["accuracy"].value)
+        assert ece == words.number(figures["ece"].value)
+        low, high = (words.number(end) for end in (figures["ece"].low, figures["ece"].high))
+        assert interval == f"{low} to {high}"
+        assert nll == words.number(figures["nll"].value)
+        # What the losses were chosen for on the other half holds on this one too.
+        assert outcome == "better calibrated, lower NLL"
+    assert "All 3 are better calibrated than this model; none is shown to be less accurate" in text
+
+
+def test_losses_were_chosen_on_the_half_that_fits_the_repair():
+    split = digits_split()
+    for name, kept in [*((name, True) for name in OBJECTIVES), ("cross_entropy", False)]:
+        network = train_network(split.train_images, split.train_labels, loss=losses.get(name))
+        held = predict(network, split.test_images, split.test_labels, name=name).split(0.5)[0]
+        ece, nll = (getattr(calibrant.metrics, one)(held.scores, held.labels) for one in METRICS)
+        assert (ece < 0.05 and nll < 0.44) == kept
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -139,6 +181,7 @@ def test_quiet_is_silent_and_otherwise_it_tells_what_it_did(tmp_path, capsys, mo
         evaluation.verdict.headline,
         "Expected calibration error",
         "After the repair, on the same 748 digits",
+        *(f"trained with {name}:" for name in OBJECTIVES),
         f"{tmp_path / 'calibrator.safetensors'}",
         f"calibrant evaluate {tmp_path / 'predictions.npz'}",
     ]:

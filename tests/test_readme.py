@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 from torch import nn
+from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import calibrant
+from calibrant import calibrators, losses
 from calibrant.demo import digits_split, predict, train_network
 from calibrant.evaluation import DEFAULT_METRICS
+from calibrant.losses.registry import PRIMARY, SECONDARY
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,6 +27,15 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def blocks(kind):
     return re.findall(rf"^```{kind}\n(.*?)^```$", README, flags=re.M | re.S)
+
+
+def section(heading):
+    return re.search(rf"^## {heading}\n(.*?)(?=^## )", README, flags=re.M | re.S)[1]
+
+
+def table(heading):
+    """The rows of a section's table, in order: what a line is about, and what it says."""
+    return re.findall(r"^\| `(\w+)` \| (.*) \|$", section(heading), flags=re.M)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +47,9 @@ def folder(tmp_path_factory):
     network = train_network(split.train_images, split.train_labels)
     predictions = predict(network, split.test_images, split.test_labels, name="digits")
     predictions.write(folder / "calibrant-demo" / "predictions.npz")
+    with torch.no_grad():
+        features = network[:-1](split.train_images)
+    save_file({"features": features, "labels": split.train_labels}, folder / "features.safetensors")
     return folder
 
 
@@ -51,6 +67,9 @@ def given():
         "masks": torch.randint(0, 3, (2, 5, 5)).index_fill_(1, torch.tensor([0]), 255),
         "model": nn.Linear(8, 3),
         "loader": [(images, target)] * 2,
+        "class_weights": torch.tensor([1.0, 2.0, 3.0]),
+        "dataset": TensorDataset(torch.randn(40, 8)),
+        "index": torch.arange(20, 40),
     }
 
 
@@ -88,11 +107,28 @@ def test_commands_run_and_say_what_is_shown(folder, monkeypatch):
 
 
 def test_table_of_metrics_is_that_of_the_registry():
-    found = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", README, flags=re.M))
+    found = dict(table("What is measured"))
     assert found == calibrant.metrics.available()
     assert f"{len(found)} metrics" in README
     assert "the usual twelve" in README
     assert len(DEFAULT_METRICS) == 12
+
+
+def test_table_of_losses_is_that_of_the_registry():
+    assert table("Train") == list(losses.available().items())
+    assert f"{len(losses.available())} losses" in README
+    assert f"The first {len(PRIMARY)} are primary" in section("Train")
+    assert f"The other {len(SECONDARY)} are secondary" in section("Train")
+
+
+def test_losses_of_the_local_batch_are_named():
+    told = re.search(r"With data parallelism, (.*?) are values", section("Train"), flags=re.S)[1]
+    made = [losses.make(name, num_samples=3) for name in losses.available()]
+    assert re.findall(r"`(\w+)`", told) == [one.name for one in made if one.local_batch]
+
+
+def test_calibrators_are_counted_without_leaving_it_alone():
+    assert f"{len(calibrators.available()) - 1} post-hoc calibrators" in " ".join(README.split())
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

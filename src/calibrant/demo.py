@@ -8,12 +8,14 @@ has not seen. That, few rows and long training make it overconfident, as network
 
 The repair is fitted on a random half of the rows not trained on and judged on the other half,
 so it has seen other digits by the writers it is judged on, as a repair in use has.
+
+The same network is then trained anew with other losses, and judged on that other half too.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +25,18 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from calibrant import losses
 from calibrant.calibrators import Calibrator
 from calibrant.calibrators.rank import apply
 from calibrant.calibrators.select import Choice, calibrate
 from calibrant.evaluation import Comparison, Evaluation, compare, evaluate
 from calibrant.predictions import Predictions
-from calibrant.report import words, write
+from calibrant.report import Alternatives, words, write
 
 EPOCHS = 300
+# Of all losses but crl, at their defaults, those whose ECE was below 0.05 and whose NLL below
+# 0.44 on the half the repair is fitted on, with seed 0; flsd too, which is a kind of focal.
+OBJECTIVES = ("focal", "mbls", "acls")
 SHOWN = ("accuracy", "ece", "nll", "brier")  # the full table is `calibrant evaluate`'s
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -126,9 +132,10 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
     repaired, comparison = evaluate(after, seed=seed), compare(before, after, seed=seed)
     say(f"\nAfter the repair, on the same {len(before)} digits:")
     assert repaired.verdict is not None
-    say(repaired.verdict.headline)
+    say(f"{repaired.verdict.headline}\n")
     _tell_change(comparison, say)
     say(f"The repair, as a file to deploy: {saved}")
+    others = _train_otherwise(split, before, seed, say)
     say(f"For all figures: calibrant evaluate {file}")
     return write(
         evaluation,
@@ -138,6 +145,32 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
         comparison=comparison,
         explanation=explanation,
         predictions=before,
+        others=others,
+    )
+
+
+def _train_otherwise(
+    split: Split, before: Predictions, seed: int, say: Callable[[str], None]
+) -> Alternatives:
+    """The same network trained with other losses, beside the first one on the same rows."""
+    say(f"\nTraining it anew with other losses, and asking about the same {len(before)} digits:\n")
+    models, shown = [], ("accuracy", "ece", "nll")
+    for name in OBJECTIVES:
+        loss = cast(Loss, losses.get(name))
+        network = train_network(split.train_images, split.train_labels, loss=loss, seed=seed)
+        told = predict(network, split.test_images, split.test_labels, name=f"trained with {name}")
+        _, judged = told.split(0.5, seed=seed)
+        comparison = compare(before, judged, metrics=shown, seed=seed)
+        models.append((evaluate(judged, metrics=shown, seed=seed), comparison))
+        say(f"trained with {name}:")
+        _tell_change(comparison, say, shown)
+    when = losses.available()
+    return Alternatives(
+        models,
+        "They are this network, with the same start and the same rows in the same order, trained "
+        "with another loss than cross_entropy. The repair has also learned from the other half "
+        "of the digits not trained on, which they have not.\n\n"
+        + " ".join(f"{name}: {when[name]}." for name in OBJECTIVES),
     )
 
 
@@ -184,9 +217,10 @@ def _tell(evaluation: Evaluation, say: Callable[[str], None]) -> None:
     say("")
 
 
-def _tell_change(comparison: Comparison, say: Callable[[str], None]) -> None:
-    say("")
-    for one in (comparison[name] for name in SHOWN):
+def _tell_change(
+    comparison: Comparison, say: Callable[[str], None], shown: Sequence[str] = SHOWN
+) -> None:
+    for one in (comparison[name] for name in shown):
         old, new = (words.figure_text(one.name, value) for value in (one.a, one.b))
         told = {"a": "worse", "b": "better"}.get(one.winner, "no difference shown")
         say(f"{one.label:<28}{old:>8} → {new:<8} {told}")

@@ -67,9 +67,7 @@ def glass_blur(images: Tensor, severity: int, generator: torch.Generator) -> Ten
     column = torch.arange(width, device=images.device)
     free = (row > 1) & (column > 1)  # the first two rows and columns stay
     for _ in range(times):
-        draw = torch.randint(
-            4, (count, height, width), generator=generator, device=images.device
-        )
+        draw = torch.randint(4, (count, height, width), generator=generator, device=images.device)
         source = row * width + column - torch.where(free, draw % 2 + draw // 2 * width, 0)
         index = source.flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1)
         moved = moved.flatten(2).gather(2, index).reshape(images.shape)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from calibrant.report.alternatives import Alternatives
 from calibrant.report.page import render, write
 from calibrant.report.pictures import class_calibration, reliability_diagram, risk_coverage_curve
 
-__all__ = ["class_calibration", "reliability_diagram", "render", "risk_coverage_curve", "write"]
+__all__ = [
+    "Alternatives",
+    "class_calibration",
+    "reliability_diagram",
+    "render",
+    "risk_coverage_curve",
+    "write",
+]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calibrant._version import __version__
 from calibrant.functional.errors import InputError
 from calibrant.report import words
+from calibrant.report.alternatives import Alternatives, tabulate
 from calibrant.report.payload import embed, payload
 from calibrant.report.repair import repair
 from calibrant.report.sample import sample
@@ -39,6 +40,7 @@ class Section(NamedTuple):
 SECTIONS = (
     Section("verdict", "Verdict"),
     Section("repair", "Before and after", needs="after"),
+    Section("alternatives", "Other models", needs="others"),
     Section("figures", "Figures"),
     Section("reliability", "Reliability"),
     Section("temperature", "Try a temperature", needs="predictions"),
@@ -62,6 +64,7 @@ def render(
     comparison: Comparison | None = None,
     explanation: str | None = None,
     predictions: Predictions | None = None,
+    others: Alternatives | None = None,
 ) -> str:
     """The report on an evaluation, as the text of one HTML file.
 
@@ -75,12 +78,13 @@ def render(
         explanation: what the repair is, in words; an empty line begins a new paragraph.
         predictions: those of the evaluation, for a slider that applies a temperature to them.
             The page holds derived numbers of at most 2,000 rows, chosen by a fixed seed.
+        others: other models' evaluations on the same rows, to be shown in a table.
     """
     if after is None and (comparison is not None or explanation is not None):
         raise InputError("a comparison or explanation needs the evaluation after the repair")
     if predictions is not None:
         _check_same(evaluation, predictions)
-    given = {"after": after, "predictions": predictions}
+    given = {"after": after, "predictions": predictions, "others": others}
     sections = [each for each in SECTIONS if each.needs is None or given[each.needs] is not None]
 
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -113,7 +117,8 @@ def render(
         f"default-src 'none'; style-src {_digest(style)}; img-src data:; "
         f"script-src {_digest(early)} {_digest(script)}; base-uri 'none'; form-action 'none'"
     )
-    cards, others = _cards(evaluation)
+    cards, further = _cards(evaluation)
+    repaired = None if after is None or comparison is None else (after, comparison)
     temperature = None if predictions is None else sample(predictions)
     text = environment.get_template("page.html").render(
         evaluation=evaluation,
@@ -121,13 +126,14 @@ def render(
         version=__version__,
         sections=sections,
         cards=cards,
-        others=others,
+        further=further,
         gauge=None if evaluation.verdict is None else _gauge(evaluation.verdict),
         tone=_tone(evaluation),
         settings=_settings(evaluation),
         level=words.level(evaluation.settings),
         after=after,
         repair=None if after is None else repair(evaluation, after, comparison, explanation),
+        alternatives=None if others is None else tabulate(evaluation, others, repaired),
         temperature=temperature,
         policy=Markup(policy),
         style=Markup(style),
@@ -147,6 +153,7 @@ def write(
     comparison: Comparison | None = None,
     explanation: str | None = None,
     predictions: Predictions | None = None,
+    others: Alternatives | None = None,
 ) -> Path:
     """Write the report to ``path``, whole or not at all, and return where it is.
 
@@ -158,6 +165,7 @@ def write(
         comparison: what :func:`calibrant.compare` said of the two, before first.
         explanation: what the repair is, in words.
         predictions: those of the evaluation, for a slider that applies a temperature.
+        others: other models' evaluations on the same rows, to be shown in a table.
     """
     target = Path(path)
     if target.is_dir():
@@ -171,6 +179,7 @@ def write(
         comparison=comparison,
         explanation=explanation,
         predictions=predictions,
+        others=others,
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")

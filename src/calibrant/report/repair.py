@@ -46,8 +46,8 @@ def repair(
     explanation: str | None,
 ) -> Repair:
     """The section's words; an error where the three are not of the same rows."""
-    _check(before, after, comparison)
-    paragraphs = [part.strip() for part in (explanation or "").split("\n\n") if part.strip()]
+    check_pair(before, after, comparison)
+    paragraphs = paragraphs_of(explanation)
     if comparison is None:
         changes = [
             Change(
@@ -101,12 +101,24 @@ def _of(labels: list[str]) -> str:
     return "in " + (small[0] if len(small) == 1 else f"{', '.join(small[:-1])} and {small[-1]}")
 
 
-def _check(before: Evaluation, after: Evaluation, comparison: Comparison | None) -> None:
+def paragraphs_of(text: str | None) -> list[str]:
+    """The parts of a text between its empty lines."""
+    return [part.strip() for part in (text or "").split("\n\n") if part.strip()]
+
+
+def check_pair(
+    before: Evaluation,
+    after: Evaluation,
+    comparison: Comparison | None,
+    *,
+    called: tuple[str, str] = ("before", "after"),
+) -> None:
+    """An error unless two evaluations are of the same rows, and the comparison is of them."""
     for what in ("num_rows", "num_classes"):
         one, two = getattr(before, what), getattr(after, what)
         if one != two:
             raise InputError(
-                f"before and after must be of the same rows: {before.name} has {one:,} "
+                f"{' and '.join(called)} must be of the same rows: {before.name} has {one:,} "
                 f"{what[4:]}, {after.name} has {two:,}"
             )
     if comparison is None:
@@ -120,7 +132,7 @@ def _check(before: Evaluation, after: Evaluation, comparison: Comparison | None)
             if figure is not None and not _same(figure.value, told):
                 raise InputError(
                     f"the comparison is not of these two: its {side} has {name} {told:.4f}, "
-                    f"{found.name} has {figure.value:.4f}; give compare(before, after)"
+                    f"{found.name} has {figure.value:.4f}; give compare({', '.join(called)})"
                 )
 
 
