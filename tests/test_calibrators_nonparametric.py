@@ -33,12 +33,14 @@ METHODS = [
     ("spline", {}),
     ("spline", {"top": 2}),
     ("intra_order", {}),
+    ("intra_order", {"form": "line"}),
     ("meta_cal", {}),
     ("meta_cal", {"form": "coverage_accuracy", "accuracy": 0.6}),
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in METHODS]
 every = pytest.mark.parametrize(("name", "options"), METHODS, ids=IDS)
 KEEPING = [("isotonic", {"form": "m2b"}), ("intra_order", {}), ("meta_cal", {})]
+KEEPING += [("intra_order", {"form": "line"})]
 
 
 def rows(count=400, classes=4, *, heat=2.5, seed=0, dtype=torch.float64):
@@ -468,7 +470,7 @@ def test_equal_scores_have_one_hit_rate_whatever_their_order():
 
 def test_intra_order_meets_its_optimality_condition_and_scipy():
     z, y = rows(300, 4)
-    found = get("intra_order", num_pieces=4, sharing=0.0).fit(z, y)
+    found = get("intra_order", form="line", num_pieces=4, sharing=0.0).fit(z, y)
     knots, slopes = found.knots_, found.slopes_
     _, gradient, curvature = likelihood(z, y, knots, slopes.unsqueeze(0))
     beta = 1 / float(get("temperature").fit(z, y).temperature_)
@@ -496,8 +498,68 @@ def test_intra_order_meets_its_optimality_condition_and_scipy():
 
 def test_intra_order_with_one_piece_is_temperature():
     z, y = rows(300, 4)
-    one, temperature = get("intra_order", num_pieces=1).fit(z, y), get("temperature").fit(z, y)
+    one, temperature = get("intra_order", form="line", num_pieces=1).fit(z, y), get("temperature").fit(z, y)
     assert torch.allclose(one.predict_proba(z), temperature.predict_proba(z), atol=1e-6)
+
+
+def test_intra_order_network_by_hand():
+    from calibrant.calibrators.intra_order_network import mapped, multipliers, seen
+
+    row = torch.tensor([[2.0, 1.5, 0.0, -1.0, -4.0]], dtype=torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    layers = [
+        (torch.randn(3, 3, generator=draw).double(), torch.randn(3, generator=draw).double()),
+        (torch.randn(2, 3, generator=draw).double(), torch.randn(2, generator=draw).double()),
+    ]
+    inputs = seen(row, 2)
+    logs = [z - math.log(sum(math.exp(v) for v in row[0].tolist())) for z in row[0].tolist()]
+    assert inputs[0].tolist() == pytest.approx(logs[:3])
+    first = [
+        max(0.0, sum(w * x for w, x in zip(line, logs[:3], strict=True)) + b)
+        for line, b in zip(layers[0][0].tolist(), layers[0][1].tolist(), strict=True)
+    ]
+    m = [
+        math.log1p(math.exp(sum(w * x for w, x in zip(line, first, strict=True)) + b + math.log(math.e - 1)))
+        + 0.01
+        for line, b in zip(layers[1][0].tolist(), layers[1][1].tolist(), strict=True)
+    ]
+    assert multipliers(inputs, layers)[0].tolist() == pytest.approx(m)
+    # Gaps .5, 1.5, 1, 3; beyond the second the last multiplier goes on.
+    wanted = [0, 0.5 * m[0], 0.5 * m[0] + 1.5 * m[1]]
+    wanted += [wanted[-1] + 1.0 * m[1], wanted[-1] + 4.0 * m[1]]
+    found = mapped(row, inputs, layers, torch.tensor(0.7, dtype=torch.float64))
+    assert found[0].tolist() == pytest.approx([-0.7 * one for one in wanted])
+
+
+def test_intra_order_network_learns_what_the_tail_tells():
+    """Rows whose tail lies close are right half the time, whatever their first two logits."""
+    draw = torch.Generator().manual_seed(3)
+    count = 3000
+    close = torch.rand(count, generator=draw) < 0.5
+    z = torch.randn(count, 8, generator=draw) * 0.1
+    z[:, 0] = 6.0
+    z[~close, 2:] -= 8.0
+    right = torch.rand(count, generator=draw) < torch.where(close, 0.5, 0.98)
+    y = torch.where(right, 0, 1)
+    half = slice(0, 1500), slice(1500, 3000)
+    losses = {
+        name: float(
+            torch.nn.functional.cross_entropy(get(name).fit(z[half[0]], y[half[0]])(z[half[1]]), y[half[1]])
+        )
+        for name in ("temperature", "intra_order")
+    }
+    assert losses["intra_order"] < losses["temperature"] - 0.05
+
+
+def test_intra_order_network_starts_from_temperature():
+    z, y = rows(400, 6)
+    ours, temperature = get("intra_order").fit(z, y), get("temperature").fit(z, y)
+    assert ours.summary_["nll_after"] <= temperature.summary_["nll_after"] + 1e-6
+    for name in ours._layer_names()[-2:]:
+        getattr(ours, name).zero_()
+    shifted = ours(z) - ours(z).amax(1, keepdim=True)
+    wanted = temperature(z) - temperature(z).amax(1, keepdim=True)
+    assert torch.allclose(shifted, 1.01 * wanted, atol=1e-4)  # softplus(…) + 1/100
 
 
 def test_intra_order_keeps_the_whole_order():
@@ -624,6 +686,9 @@ def test_local_temperature_wants_pictures():
         ("beta", {"ridge": 0.0}),
         ("spline", {"num_knots": 1}),
         ("intra_order", {"num_pieces": 0}),
+        ("intra_order", {"form": "curve"}),
+        ("intra_order", {"depth": 0}),
+        ("intra_order", {"hidden": [0]}),
         ("meta_cal", {"form": "other"}),
         ("meta_cal", {"miscoverage": 1.5}),
         ("local_temperature", {"hidden": 0}),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator, row_blocks
+from calibrant.calibrators.intra_order_network import fit_network, mapped, seen
 from calibrant.calibrators.one_vs_rest import minimise
 from calibrant.calibrators.temperature import COLDEST, HOTTEST, fit_temperature
 from calibrant.functional.errors import InputError
@@ -17,15 +19,19 @@ _MOST_GAPS = 1 << 20
 
 
 class IntraOrder(Calibrator):
-    """z_k ↦ −m(max z − z_k), m rising: no two classes of a row change places.
+    """Order-preserving maps of a row: no two of its classes change places (Rahimi et al. 2020).
 
-    The diagonal, order-invariant family of intra order-preserving functions (Rahimi et al.
-    2020, §3.3), with the published network replaced by a broken line: m has slopes
-    s_1, ..., s_J between quantiles of the gaps between a row's five largest logits, and all
-    slopes equal is a temperature of 1/s. In s the likelihood is concave; it is maximised
-    exactly, with a penalty of ½(s − β)ᵀP(s − β), β the inverse of the best temperature and
-    P = (sharing/N)·H + I/1000, H the Hessian there: as if ``sharing`` more rows had agreed
-    with temperature. Slopes are 1/100 or more, so m rises strictly.
+    ``form="network"``, the published one: the gaps of the sorted row are stretched by what a
+    small network (``hidden`` widths, ``depth`` largest log-probabilities in, as many gaps out)
+    says of it, starting from and drawn to the best temperature; see `intra_order_network`.
+    How far a row's tail lies behind tells much of whether its first class is right.
+
+    ``form="line"``: z_k ↦ −m(max z − z_k), m a rising broken line, the diagonal family of §3.3,
+    for few rows. m has slopes s_1, ..., s_J between quantiles of the gaps between a row's five
+    largest logits, and all slopes equal is a temperature of 1/s. In s the likelihood is
+    concave; it is maximised exactly, with a penalty of ½(s − β)ᵀP(s − β), β the inverse of the
+    best temperature and P = (sharing/N)·H + I/1000, H the Hessian there: as if ``sharing`` more
+    rows had agreed with temperature. Slopes are 1/100 or more, so m rises strictly.
     """
 
     name = "intra_order"
@@ -33,27 +39,49 @@ class IntraOrder(Calibrator):
 
     knots_: Tensor
     slopes_: Tensor
+    beta_: Tensor
+    mean_: Tensor
+    scale_: Tensor
 
     def __init__(
-        self, *, num_pieces: int = 6, sharing: float = 50.0, from_logits: bool = True
+        self,
+        *,
+        form: str = "network",
+        depth: int = 20,
+        hidden: Sequence[int] = (50, 50),
+        num_pieces: int = 6,
+        sharing: float = 50.0,
+        seed: int = 0,
+        from_logits: bool = True,
     ) -> None:
         super().__init__(from_logits=from_logits)
+        if form not in ("network", "line"):
+            raise InputError(f"form is network or line, found {form!r}")
+        if depth < 1 or not all(width >= 1 for width in hidden):
+            raise InputError(
+                f"depth and every hidden width must be 1 or more, found {depth} and {hidden}"
+            )
         if num_pieces < 1 or not sharing >= 0:
             raise InputError(
                 "num_pieces must be 1 or more and sharing not negative, found "
                 f"{num_pieces} and {sharing}"
             )
-        self.num_pieces, self.sharing = num_pieces, sharing
+        self.form, self.depth, self.hidden = form, depth, tuple(hidden)
+        self.num_pieces, self.sharing, self.seed = num_pieces, sharing, seed
         self.register_buffer("knots_", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("slopes_", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("beta_", torch.ones(()))
+        for name in ("mean_", "scale_", *self._layer_names()):
+            self.register_buffer(name, torch.zeros(0))
+
+    def _layer_names(self) -> list[str]:
+        return [f"{kind}{i}_" for i in range(len(self.hidden) + 1) for kind in ("weight", "bias")]
+
+    def _layers(self, like: Tensor) -> list[tuple[Tensor, Tensor]]:
+        found = [getattr(self, name).to(like) for name in self._layer_names()]
+        return list(zip(found[::2], found[1::2], strict=True))
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:
-        best = logits.topk(min(_SORTED, logits.shape[1]), dim=1).values.double()
-        gaps = (best[:, :1] - best[:, 1:]).reshape(-1)
-        gaps = gaps[:: max(1, len(gaps) // _MOST_GAPS)].sort().values
-        shares = torch.arange(1, self.num_pieces, device=gaps.device) / self.num_pieces
-        inner = gaps[(shares * len(gaps)).long()]
-        knots = torch.unique(torch.cat((gaps.new_zeros(1), inner[inner > 0])))
         found = fit_temperature(logits, target)
         beta = min(max(found.value, 1.0 / HOTTEST), 1.0 / COLDEST)
         if found.at_bound:
@@ -62,6 +90,25 @@ class IntraOrder(Calibrator):
                 "held: every row may be right, or the logits may say nothing of the labels",
                 stacklevel=4,
             )
+        if self.form == "line":
+            self._fit_line(logits, target, beta)
+            return
+        depth = min(self.depth, logits.shape[1] - 1)
+        layers, self.mean_, self.scale_ = fit_network(
+            logits, target, beta, depth=depth, hidden=self.hidden, seed=self.seed
+        )
+        self.beta_ = torch.tensor(beta, device=logits.device)
+        flat = [tensor for pair in layers for tensor in pair]
+        for name, tensor in zip(self._layer_names(), flat, strict=True):
+            setattr(self, name, tensor)
+
+    def _fit_line(self, logits: Tensor, target: Tensor, beta: float) -> None:
+        best = logits.topk(min(_SORTED, logits.shape[1]), dim=1).values.double()
+        gaps = (best[:, :1] - best[:, 1:]).reshape(-1)
+        gaps = gaps[:: max(1, len(gaps) // _MOST_GAPS)].sort().values
+        shares = torch.arange(1, self.num_pieces, device=gaps.device) / self.num_pieces
+        inner = gaps[(shares * len(gaps)).long()]
+        knots = torch.unique(torch.cat((gaps.new_zeros(1), inner[inner > 0])))
         start = torch.full((1, len(knots)), beta, dtype=torch.float64, device=logits.device)
         _, _, curvature = likelihood(logits, target, knots, start)
         penalty = (self.sharing / len(target)) * curvature[0]
@@ -78,6 +125,16 @@ class IntraOrder(Calibrator):
         self.knots_ = knots
 
     def _map(self, logits: Tensor) -> Tensor:
+        if self.form == "line":
+            return self._map_line(logits)
+        ordered, order = logits.sort(dim=1, descending=True, stable=True)
+        inputs = (seen(ordered, self.mean_.shape[0] - 1) - self.mean_.to(logits)) / (
+            self.scale_.to(logits)
+        )
+        found = mapped(ordered, inputs, self._layers(logits), self.beta_.to(logits))
+        return torch.zeros_like(found).scatter(1, order, found)
+
+    def _map_line(self, logits: Tensor) -> Tensor:
         gaps = logits.amax(dim=1, keepdim=True) - logits
         knots, slopes = self.knots_.to(gaps), self.slopes_.to(gaps)
         # Σ_j (s_j − s_(j−1))(u − k_j)₊ would cancel; pieces are all of one sign.

@@ -35,7 +35,11 @@ CALIBRATORS: dict[str, tuple[str, str, str]] = {
     "histogram": ("histogram", "Histogram", "shares of hits in bins; may change predictions"),
     "beta": ("beta", "Beta", "three numbers a class; for binary problems; may change predictions"),
     "spline": ("spline", "Spline", "the top confidence by a spline; may change predictions"),
-    "intra_order": ("intra_order", "IntraOrder", "a rising curve; keeps every prediction"),
+    "intra_order": (
+        "intra_order",
+        "IntraOrder",
+        "a small network on the sorted row; keeps predictions",
+    ),
     "meta_cal": ("meta_cal", "MetaCal", "turns doubtful rows away, with a stated guarantee"),
     "local_temperature": (
         "local_temperature",

@@ -30,6 +30,7 @@ MENU = (
     "beta",
     "vector",
     "isotonic",
+    "intra_order",
     "matrix",
     "dirichlet",
 )
