@@ -46,15 +46,16 @@ _HOME = {
     "evaluate": "calibrant.evaluation",
     "load": "calibrant.calibrators",
 }
+_ROOMS = ("calibrators", "data", "losses", "metrics", "models", "report", "training")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    if name in ("calibrators", "metrics", "report"):
+    if name in _ROOMS:
         return import_module(f"calibrant.{name}")
     raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "calibrators", "metrics", "report"])
+    return sorted([*__all__, *_ROOMS])
