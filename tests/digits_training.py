@@ -1,4 +1,4 @@
-"""A short real training, for tests of what an objective does: scikit-learn's digits, a small MLP."""
+"""A short real training, for tests of objectives: digits, and a small network."""
 
 from __future__ import annotations
 
