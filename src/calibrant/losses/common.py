@@ -32,16 +32,30 @@ class Rows(NamedTuple):
 
 def rows_of(input: Tensor, target: Tensor, ignore_index: int = IGNORED) -> Rows:
     """Rows of (N,K,...) logits with (N,...) class indices or (N,K,...) class probabilities."""
-    _check(input, target, ignore_index)
-    logits = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-    logits = logits.flatten(2) if logits.ndim > 2 else logits
-    log_probs = torch.log_softmax(logits, dim=1)
     if target.is_floating_point():
+        check(input, target, ignore_index)
+        logits = at_least_float32(input)
         soft = target.to(logits.dtype).reshape(logits.shape)
-        return Rows(logits, log_probs, None, soft, torch.ones_like(soft[:, 0], dtype=torch.bool))
+        every = torch.ones_like(soft[:, 0], dtype=torch.bool)
+        return Rows(logits, torch.log_softmax(logits, dim=1), None, soft, every)
+    logits, labels, counts = checked(input, target, ignore_index)
+    return Rows(logits, torch.log_softmax(logits, dim=1), labels.where(counts, 0), None, counts)
+
+
+def checked(
+    input: Tensor, target: Tensor, ignore_index: int = IGNORED
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (N,K) or (N,K,L), their class indices as given, and which rows count."""
+    check(input, target, ignore_index)
+    logits = at_least_float32(input)
     labels = target.long().reshape(logits[:, 0].shape)
-    counts = labels != ignore_index
-    return Rows(logits, log_probs, labels.where(counts, 0), None, counts)
+    return logits, labels, labels != ignore_index
+
+
+def at_least_float32(input: Tensor) -> Tensor:
+    """Logits in float32 or float64, their places flattened."""
+    logits = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+    return logits.flatten(2) if logits.ndim > 2 else logits
 
 
 def pick(table: Tensor, index: Tensor) -> Tensor:
@@ -101,8 +115,7 @@ def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = N
     `torch.nn.CrossEntropyLoss`, the mean is over the weights of class indices, and over the
     number of rows of soft labels.
     """
-    if reduction not in REDUCTIONS:
-        raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, found {reduction!r}")
+    check_reduction(reduction)
     values = values.where(rows.counts, 0)
     if reduction == "none":
         return values
@@ -112,6 +125,13 @@ def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = N
         return values.sum() / rows.counts.sum().clamp_min(1)
     total = _row_weights(rows, weight).where(rows.counts, 0).sum()
     return values.sum() / total.where(total > 0, torch.ones_like(total))
+
+
+def check_reduction(reduction: str) -> str:
+    """The reduction, if there is one of that name."""
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, found {reduction!r}")
+    return reduction
 
 
 def batch_value(value: Tensor, rows: Rows, reduction: str) -> Tensor:
@@ -125,14 +145,19 @@ def batch_value(value: Tensor, rows: Rows, reduction: str) -> Tensor:
     return value * rows.counts.sum() if reduction == "sum" else value
 
 
-def _by_class(rows: Rows, weight: Tensor) -> Tensor:
-    """The weights, shaped to stand beside logits."""
-    if weight.shape != rows.logits.shape[1:2]:
+def class_weights(logits: Tensor, weight: Tensor) -> Tensor:
+    """The weights where the logits are, one a class."""
+    if weight.shape != logits.shape[1:2]:
         raise InputError(
-            f"weight needs one number for each of the {rows.logits.shape[1]} classes, found "
+            f"weight needs one number for each of the {logits.shape[1]} classes, found "
             f"shape {tuple(weight.shape)}"
         )
-    return weight.to(rows.logits).reshape(-1, *[1] * (rows.logits.ndim - 2))
+    return weight.to(logits)
+
+
+def _by_class(rows: Rows, weight: Tensor) -> Tensor:
+    """The weights, shaped to stand beside logits."""
+    return class_weights(rows.logits, weight).reshape(-1, *[1] * (rows.logits.ndim - 2))
 
 
 def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
@@ -143,7 +168,8 @@ def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
     return (rows.soft * weights).sum(1)
 
 
-def _check(input: Tensor, target: Tensor, ignore_index: int) -> None:
+def check(input: Tensor, target: Tensor, ignore_index: int) -> None:
+    """Say what is wrong with logits or labels."""
     if not input.is_floating_point():
         raise InputError(f"logits must be floating point, found {input.dtype}")
     if input.ndim < 2 or input.shape[1] < 2:

@@ -1,0 +1,110 @@
+"""Trains in forked processes and kills twenty of them at random moments; prints what became.
+
+    python tests/kill_nursery.py FOLDER
+
+Every second process writes slowly, so that kills fall into the writing of checkpoints too. The
+last line is JSON: the kills, how many left a half-written file, and the runs that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from calibrant import data
+from calibrant.training import train
+from calibrant.training.config import Config
+
+# Dropout, momentum, an average, a rule and a loss with memory: all that a checkpoint must hold.
+CONFIG = Config(
+    epochs=10,
+    batch_size=50,
+    lr=0.05,
+    model_options={"hidden": [24], "dropout": 0.2},
+    loss="crl",
+    average="ema",
+    report_epoch="lowest_ece_after:3",
+    crop=1,
+    device="cpu",
+)
+KILLS = 20
+
+
+def some_digits():
+    found = data.load("digits", validation=100)
+    return data.Splits(
+        found.train.take(torch.arange(300)),
+        found.validation,
+        found.test.take(torch.arange(100)),
+        found.mean,
+        found.std,
+    )
+
+
+def child(folder, splits, slow):
+    """Train in a process of its own."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        sys.stderr = sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        if slow:
+            flush = os.fsync
+
+            def fsync(file):
+                time.sleep(0.02)
+                flush(file)
+                time.sleep(0.02)
+
+            os.fsync = fsync
+        train(CONFIG, folder, data=splits)
+        os._exit(0)
+    except BaseException:
+        os._exit(1)
+
+
+def ended(process, seconds):
+    """The exit code of a process that ends in time; None of one that does not."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    return None
+
+
+def main(base):
+    torch.set_num_threads(1)
+    splits = some_digits()
+    train(CONFIG, base / "warm", data=splits)  # imports are done once, here
+    draw = random.Random(5)
+    kills, mid_write, count, done = 0, 0, 0, [str(base / "warm")]
+    while kills < KILLS:
+        folder = base / f"run{count}"
+        process = child(folder, splits, slow=kills % 2 == 0)
+        code = ended(process, draw.uniform(0.05, 0.6))
+        if code is None:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            kills += 1
+            mid_write += any(folder.glob("**/.*.tmp"))
+            continue
+        assert code == 0, code
+        done.append(str(folder))  # before the kill: a fresh one for the kills that are left
+        count += 1
+    folder = base / f"run{count}"
+    assert ended(child(folder, splits, slow=False), 120) == 0
+    done.append(str(folder))
+    print(json.dumps({"kills": kills, "mid_write": mid_write, "done": done}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
