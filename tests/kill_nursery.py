@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -67,6 +68,7 @@ def child(folder, splits, slow):
         train(CONFIG, folder, data=splits)
         os._exit(0)
     except BaseException:
+        (folder.parent / "error.txt").write_text(traceback.format_exc())
         os._exit(1)
 
 
@@ -97,7 +99,7 @@ def main(base):
             kills += 1
             mid_write += any(folder.glob("**/.*.tmp"))
             continue
-        assert code == 0, code
+        assert code == 0, (base / "error.txt").read_text()
         done.append(str(folder))  # before the kill: a fresh one for the kills that are left
         count += 1
     folder = base / f"run{count}"

@@ -13,7 +13,7 @@ pytest.importorskip("lightning")
 from calibrant import data, metrics, models
 from calibrant.functional.errors import InputError
 from calibrant.losses.registry import PRIMARY, SECONDARY
-from calibrant.training import recipes, train
+from calibrant.training import Run, recipes, train
 from calibrant.training.config import Config
 from calibrant.training.making import make_job
 from calibrant.training.recipes.balcal import BalancedHead, bisect_share, simplex_frame
@@ -29,6 +29,7 @@ OPTIONS = {
     "tst": {"epochs": 6, "width": 32, "batch_size": 16},
     "vtst": {"epochs": 4, "latent": 16},
     "cape": {"start": 0.3},
+    "deep_ensemble": {"members": 2},
 }
 
 
@@ -89,7 +90,10 @@ class TestEveryRecipe:
         with pytest.raises(Stop):
             train(config(name), tmp_path / "part", data=splits, on_epoch=stop)
         part = train(config(name), tmp_path / "part", data=splits)
-        for file in ("weights.safetensors", "metrics.jsonl", "predictions/test.safetensors"):
+        files = ["predictions/test.safetensors"]
+        if not recipes.get(name, **OPTIONS.get(name, {})).members(config(name)):
+            files += ["weights.safetensors", "metrics.jsonl"]
+        for file in files:
             assert (part.folder / file).read_bytes() == (whole.folder / file).read_bytes(), file
 
     @pytest.mark.parametrize("name", NAMES)
@@ -98,6 +102,8 @@ class TestEveryRecipe:
             texts = [f"cross_entropy+0.5*{term}" for term in SECONDARY]
         else:
             texts = [*PRIMARY, *SECONDARY]
+        if recipes.get(name, **OPTIONS.get(name, {})).members(config(name)):
+            pytest.skip("its members are runs of other recipes")
         for text in texts:
             job = make_job(config(name, loss=text), splits, None)
             job.recipe.before_epoch(job)
@@ -190,9 +196,22 @@ class TestInterleaved:
         with pytest.raises(InputError, match="secondary loss"):
             make_job(config("interleaved", loss="focal"), splits, None)
 
+    def test_auto_compares_on_validation_rows(self, splits, tmp_path):
+        how = config("interleaved", recipe_options={"interleave": "auto"}, epochs=15)
+        run = train(how, tmp_path / "run", data=splits)
+        errors = [
+            Run(run.folder / "members" / str(i)).outcome["figures"]["validation_ece"]
+            for i in range(2)
+        ]
+        figures = run.outcome["figures"]
+        assert figures["validation_ece"] == pytest.approx(min(errors), rel=1e-4)
+        recipes_used = [Run(run.folder / "members" / str(i)).config.recipe for i in range(2)]
+        assert recipes_used == ["standard", "interleaved"]
+
     def test_auto_waits_for_memorised_rows(self, splits, tmp_path):
         options = {"interleave": "auto"}
         how = config("interleaved", recipe_options=options, epochs=60, schedule="constant")
+        how = how.changed(validation=0.0)  # none to compare on
         run = train(how, tmp_path / "run", data=splits)
         states = [line["interleaving"] for line in run.metrics]
         assert states[0] == 0
@@ -203,7 +222,7 @@ class TestMixing:
     def test_losses_see_mixed_labels(self, splits):
         job = make_job(config("mixup", recipe_options={"alpha": 1.0}), splits, None)
         caught = []
-        job.loss = lambda logits, target: caught.append(target) or logits.sum()
+        job.criterion = lambda logits, target: caught.append(target) or logits.sum()
         for name in ("mixup", "cutmix"):
             job.recipe = recipes.get(name, alpha=1.0)
             job.recipe.loss(job, next(iter(job.batches())))
@@ -364,6 +383,27 @@ class TestDropout:
         how = config("mc_dropout", model_options={"hidden": [20], "dropout": 0.3})
         job = make_job(how, splits, None)
         assert isinstance(job.network.classifier, nn.Linear)
+
+
+class TestEnsemble:
+    def test_is_the_mean_of_its_members(self, splits, tmp_path):
+        how = config("deep_ensemble", recipe_options={"members": 3}, epochs=20)
+        run = train(how, tmp_path / "run", data=splits)
+        members = [Run(run.folder / "members" / str(i)) for i in range(3)]
+        assert [one.config.seed for one in members] == [0, 1, 2]
+        each = [torch.softmax(one.predictions("test").scores.double(), 1) for one in members]
+        found = torch.softmax(run.predictions("test").scores.double(), 1)
+        assert torch.allclose(found, torch.stack(each).mean(0), atol=1e-6)
+        losses = [one.outcome["figures"]["test_nll"] for one in members]
+        assert run.outcome["figures"]["test_nll"] < sum(losses) / 3  # Jensen
+        with pytest.raises(InputError, match="members"):
+            run.weights()
+
+    def test_bad_options(self):
+        with pytest.raises(InputError, match="at least 2"):
+            recipes.get("deep_ensemble", members=1)
+        with pytest.raises(InputError, match="not ensembles"):
+            recipes.get("deep_ensemble", recipe="deep_ensemble")
 
 
 def test_split_is_used_for_features(splits):

@@ -183,6 +183,8 @@ class TestRuns:
         with pytest.raises(Diverged, match=r"epoch 1.*lower lr"):
             train(config, tmp_path / "run", data=splits)
         assert not Run(tmp_path / "run").is_done
+        # Nothing was learnt there: the folder may be used again.
+        assert train(Config(**QUICK), tmp_path / "run", data=splits).is_done
 
     @pytest.mark.parametrize("average", ["ema", "swa"])
     def test_averages_train(self, average, tmp_path, splits):

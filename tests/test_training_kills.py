@@ -135,3 +135,12 @@ def test_only_the_last_two_are_kept(whole):
         "epoch-000010.json",
         "epoch-000010.safetensors",
     ]
+
+
+def test_what_a_kill_left_behind_is_cleared(splits, whole, tmp_path):
+    held = stopped(tmp_path / "run", splits, after=4)
+    (held / "epoch-000001.safetensors").write_bytes(b"its JSON was deleted, then came the kill")
+    (held / ".epoch-000003.safetensors.tmp").write_bytes(b"half")
+    run = train(CONFIG, tmp_path / "run", data=splits)
+    assert digest(run) == digest(whole)
+    assert not list(held.glob(".*"))

@@ -71,7 +71,9 @@ def moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean, std = [], []
     levels = torch.arange(256, dtype=torch.float64)
     for channel in range(images.shape[1]):
-        counts = torch.bincount(images[:, channel].reshape(-1).long(), minlength=256).double().cpu()
+        counts = torch.zeros(256, dtype=torch.float64)
+        for part in torch.split(images[:, channel], 4096):  # as int64 it is eight times as large
+            counts += torch.bincount(part.reshape(-1).long(), minlength=256).cpu()
         share = counts / counts.sum()
         average = float((share * levels).sum())
         mean.append(average / 255.0)

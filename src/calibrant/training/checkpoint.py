@@ -49,9 +49,13 @@ def save(folder: Path, epoch: int, tensors: dict[str, Tensor], facts: dict[str, 
     write_whole(base.with_suffix(".safetensors"), content)
     told = {"epoch": epoch, "sha256": hashlib.sha256(content).hexdigest(), **facts}
     write_whole(base.with_suffix(".json"), json.dumps(told).encode())
-    for old in _epochs(folder)[:-KEPT]:
-        for ending in (".json", ".safetensors"):  # the JSON first: no half is left valid
-            (folder / f"epoch-{old:06d}{ending}").unlink(missing_ok=True)
+    kept = {f"epoch-{one:06d}" for one in _epochs(folder)[-KEPT:]}
+    # The JSON first: no half is left valid. And whatever a kill left behind goes too.
+    for path in sorted(folder.glob("epoch-*.json")) + sorted(folder.glob("epoch-*.safetensors")):
+        if path.stem not in kept:
+            path.unlink(missing_ok=True)
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

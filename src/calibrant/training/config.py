@@ -27,6 +27,7 @@ class Config:
     data: str = "digits"  # a name of `calibrant.data`, or folder:PATH, or dense:PATH
     data_folder: str | None = None  # where the files are; else CALIBRANT_DATA says
     download: bool = False
+    size: int | None = None  # of the images of a folder, where theirs differ
     validation: float = 0.1  # share of the training rows held out, or their number
     split_seed: int = 0
     long_tail: float | None = None  # ρ: the rarest class's share of the commonest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -20,9 +21,11 @@ from calibrant.data.value import Images, Splits
 from calibrant.predictions import Predictions
 from calibrant.training import checkpoint
 from calibrant.training.config import Config, reported_after
+from calibrant.training.family import train_family
 from calibrant.training.job import Job
 from calibrant.training.making import Loaders, make_job
 from calibrant.training.optimise import Average, rate, renew_batch_norm
+from calibrant.training.recipes import get as get_recipe
 from calibrant.training.run import PARTS, Run, begin, write_metrics
 
 GLANCE = 5000  # training rows looked at after each epoch; all of them at the end
@@ -49,6 +52,15 @@ def train(
     run = begin(Path(folder), config)
     if run.is_done:
         return run
+    recipe = get_recipe(config.recipe, **config.recipe_options)
+    members = recipe.members(config)
+    if members:
+
+        def one(member: Config, where: Path) -> Run:
+            fresh = None if network is None else copy.deepcopy(network)
+            return train(member, where, data=data, network=fresh, on_epoch=on_epoch)
+
+        return train_family(run, members, recipe.together, one)
     job = make_job(config, data, network)
     with _fast(job):
         return Training(job, run, on_epoch).finish()

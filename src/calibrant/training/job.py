@@ -37,6 +37,7 @@ class Job:
     normalise: Normalise | None = None
     fabric: Any = None
     model: Any = None  # the network as it is called: precision, processes, compilation
+    criterion: Any = None  # the loss as it is called
     optimizer: Any = None
     epoch: int = 0  # epochs done
     step: int = 0

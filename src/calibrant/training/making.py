@@ -51,6 +51,7 @@ def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module |
         fabric=fabric,
         generator=torch.Generator(device),
     )
+    job.criterion = torch.compile(job.loss) if config.compile else job.loss
     job.recipe.to(device)
     job.recipe.prepare(job)
     job.network.to(device=device, memory_format=form)  # type: ignore[call-overload]
@@ -115,6 +116,7 @@ def _load(config: Config) -> Splits:
         validation=config.validation,
         seed=config.split_seed,
         long_tail=config.long_tail,
+        size=config.size,
     )
 
 

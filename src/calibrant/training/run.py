@@ -63,7 +63,10 @@ class Run:
         """The reported weights: ``network.*``, and ``recipe.*`` where the recipe has some."""
         from safetensors.torch import load_file
 
-        return load_file(self.folder / "weights.safetensors")
+        path = self.folder / "weights.safetensors"
+        if not path.is_file() and (self.folder / "members").is_dir():
+            raise InputError(f"{self.folder} is several runs in one: see its folder members")
+        return load_file(path)
 
 
 def begin(folder: Path, config: Config) -> Run:
@@ -71,7 +74,9 @@ def begin(folder: Path, config: Config) -> Run:
     path = folder / "config.yaml"
     if path.is_file():
         before = Config.read(path)
-        if before != config:
+        if before != config and not _has_work(folder):
+            write_whole(path, config.to_yaml().encode())  # it failed before there was any
+        elif before != config:
             changed = [
                 f"{key}: {value!r} there, {config.to_dict()[key]!r} now"
                 for key, value in before.to_dict().items()
@@ -81,13 +86,20 @@ def begin(folder: Path, config: Config) -> Run:
                 f"{folder} holds a run of other settings ({'; '.join(changed)}): choose another "
                 "folder, or delete that one"
             )
-        return Run(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} holds files that are no run: choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "environment.json", json.dumps(environment(), indent=1).encode())
-    write_whole(path, config.to_yaml().encode())
+    else:
+        # A file half written by a run that was killed is no one's.
+        if folder.exists() and not all(one.name.startswith(".") for one in folder.iterdir()):
+            raise InputError(f"{folder} holds files that are no run: choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, config.to_yaml().encode())
+    if not (folder / "environment.json").is_file():
+        write_whole(folder / "environment.json", json.dumps(environment(), indent=1).encode())
     return Run(folder)
+
+
+def _has_work(folder: Path) -> bool:
+    kept = ("run.json", "members", "checkpoint/*.json")
+    return any(True for pattern in kept for _ in folder.glob(pattern))
 
 
 def environment() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from calibrant.data.batches import Batch
+    from calibrant.training.config import Config
     from calibrant.training.job import Job
 
 
@@ -28,6 +29,11 @@ class Recipe(nn.Module):
     """
 
     name: ClassVar[str] = "standard"
+    together: ClassVar[str] = "mean"  # how members become one run; see `family`
+
+    def members(self, config: Config) -> list[Config]:
+        """Runs to be trained in this one's place and put together; most have none."""
+        return []
 
     def prepare(self, job: Job) -> None:
         """Once, before the optimiser is made: replace a head, hold rows out.
@@ -50,7 +56,7 @@ class Recipe(nn.Module):
     def of_logits(job: Job, logits: Tensor, batch: Batch) -> Tensor:
         """The run's loss of logits, told which samples they are where it asks."""
         extra = {"index": batch.index} if getattr(job.loss, "needs_index", False) else {}
-        value: Tensor = job.loss(logits, batch.target, **extra)
+        value: Tensor = job.criterion(logits, batch.target, **extra)
         return value
 
     def after_epoch(self, job: Job) -> dict[str, float]:

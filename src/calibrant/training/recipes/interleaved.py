@@ -17,6 +17,7 @@ from calibrant.training.recipes.base import Pass, Recipe
 
 if TYPE_CHECKING:
     from calibrant.data.batches import Batch
+    from calibrant.training.config import Config
     from calibrant.training.job import Job
 
 MEMORISED = 0.01  # a train ECE below this is suspiciously low (appendix B)
@@ -26,13 +27,14 @@ class Interleaved(Recipe):
     """Soft-calibration appendix B: each epoch, primary on most rows, then secondary on the rest.
 
     Needs a loss with a secondary part, such as ``cross_entropy+0.5*s_avuc``. ``interleave``:
-    ``"always"``, or ``"auto"``, the paper's rule for those without a calibration set: from the
-    epoch on in which the ECE on training rows, after the last one, is below 1%; until then
-    both parts on all rows. With a calibration set the paper compares two runs by its ECE:
-    train both, and take the one of lower validation ECE.
+    ``"always"``, or ``"auto"``, the paper's rule: with validation rows two runs are trained,
+    with and without, and the one of lower ECE on them is taken; without, interleaving begins
+    after the epoch in which the ECE on training rows falls below 1%, both parts being on all
+    rows until then.
     """
 
     name = "interleaved"
+    together = "lowest_validation_ece"
 
     interleaving: Tensor
 
@@ -45,6 +47,16 @@ class Interleaved(Recipe):
         self.held_out, self.interleave = held_out, interleave
         self.register_buffer("interleaving", torch.tensor(interleave == "always"))
         self._kept = self._held = torch.empty(0, dtype=torch.int64)
+
+    def members(self, config: Config) -> list[Config]:
+        """A run without interleaving and one with, where there are rows to compare them on."""
+        if self.interleave != "auto" or not config.validation:
+            return []
+        options = {"held_out": self.held_out, "interleave": "always"}
+        return [
+            config.changed(recipe="standard", recipe_options={}),
+            config.changed(recipe=self.name, recipe_options=options),
+        ]
 
     def prepare(self, job: Job) -> None:
         """Hold rows out, by class."""

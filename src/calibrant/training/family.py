@@ -1,0 +1,75 @@
+"""Several runs that are one: members trained each in a folder of its own, then put together."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant import metrics
+from calibrant.predictions import Predictions
+from calibrant.training.checkpoint import write_whole
+from calibrant.training.config import Config
+from calibrant.training.run import PARTS, Run
+
+FIGURES = ("accuracy", "nll", "ece")
+
+
+def train_family(
+    run: Run, members: list[Config], how: str, train_one: Callable[[Config, Path], Run]
+) -> Run:
+    """Train the members, those already done left as they are, and put them together.
+
+    ``how``: ``mean`` of their softmaxes, or the one of ``lowest_validation_ece``.
+    """
+    runs = [
+        train_one(member, run.folder / "members" / str(number))
+        for number, member in enumerate(members)
+    ]
+    if not all(one.is_done for one in runs):
+        return run  # another process of the same job writes what is left
+    chosen: dict[str, Any] = {"rule": how, "members": len(runs)}
+    if how == "lowest_validation_ece":
+        errors = [one.outcome["figures"]["validation_ece"] for one in runs]
+        chosen |= {"member": errors.index(min(errors)), "validation_ece": errors}
+        runs = [runs[chosen["member"]]]
+    write_whole(run.folder / "chosen.json", json.dumps(chosen).encode())
+    (run.folder / "predictions").mkdir(exist_ok=True)
+    figures: dict[str, float] = {}
+    for part in PARTS:
+        if not (runs[0].folder / "predictions" / f"{part}.safetensors").is_file():
+            continue
+        said = mean_prediction([one.predictions(part) for one in runs])
+        said.write(run.folder / "predictions" / f"{part}.safetensors")
+        for name in FIGURES:
+            value = getattr(metrics, name)(said.scores, said.labels, ignore_index=said.ignore_index)
+            figures[f"{part}_{name}"] = float(value)
+    outcome = {
+        "epoch": members[0].epochs,
+        "rule": how,
+        "figures": figures,
+        "recipe": {key: value for key, value in chosen.items() if isinstance(value, int)},
+        "seconds": sum(one.outcome["seconds"] for one in runs),
+    }
+    write_whole(run.folder / "run.json", json.dumps(outcome, indent=1).encode())
+    return run
+
+
+def mean_prediction(parts: list[Predictions]) -> Predictions:
+    """ln of the mean softmax of several predictions of the same rows, in their order."""
+    logs = torch.stack(
+        [torch.log_softmax(torch.as_tensor(one.scores).double(), 1) for one in parts]
+    )
+    mean = torch.logsumexp(logs, 0) - math.log(len(parts))
+    first = parts[0]
+    return Predictions.from_logits(
+        mean.float(),
+        first.labels,
+        class_names=first.class_names,
+        ignore_index=first.ignore_index,
+        name=first.name,
+    )

@@ -1,0 +1,105 @@
+"""Training in two processes, and the command line of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("lightning")
+from typer.testing import CliRunner
+
+from calibrant.cli import app
+from calibrant.training import Run
+
+QUICK = ["--epochs", "3", "--device", "cpu", "--batch-size", "50", "--lr", "0.05"]
+QUICK += ["--set", "model_options={hidden: [32]}"]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_network(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += [
+        f"--master-port={free_port()}",
+        "-m",
+        "calibrant",
+        "train",
+        "-o",
+        str(tmp_path / "run"),
+    ]
+    command += [*QUICK, "--devices", "2", "--quiet", "--no-report"]
+    found = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    run = Run(tmp_path / "run")
+    assert run.outcome["figures"]["test_accuracy"] > 0.8
+    assert [line["epoch"] for line in run.metrics] == [1, 2, 3]
+    assert run.config.devices == 2
+
+
+class TestCommand:
+    def run(self, *arguments):
+        return CliRunner().invoke(app, ["train", *arguments])
+
+    def test_trains_reports_and_goes_on(self, tmp_path):
+        folder = str(tmp_path / "run")
+        found = self.run("-o", folder, *QUICK, "--loss", "focal")
+        assert found.exit_code == 0, found.output
+        assert "loss: focal" in found.output  # the settings, printed back in full
+        assert "eval_batch_size: 1024" in found.output
+        assert "epoch 3 is reported (last)" in found.output
+        page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+        assert "<html" in page
+        again = self.run("-o", folder, *QUICK, "--loss", "focal", "--json")
+        assert again.exit_code == 0
+        told = json.loads(again.stdout.splitlines()[-1])
+        assert told["figures"]["test_accuracy"] > 0.8
+
+    def test_settings_from_a_file_and_flags(self, tmp_path):
+        (tmp_path / "s.yaml").write_text("epochs: 9\nloss: brier\nlr: 1e-2\n")
+        found = self.run(
+            str(tmp_path / "s.yaml"), "-o", str(tmp_path / "run"), "--no-report", "--json", *QUICK
+        )
+        assert found.exit_code == 0, found.output
+        config = Run(tmp_path / "run").config
+        assert (config.epochs, config.loss, config.lr) == (3, "brier", 0.05)
+        lines = [json.loads(line) for line in found.stdout.splitlines() if line.startswith("{")]
+        assert [line["epoch"] for line in lines[:3]] == [1, 2, 3]
+        assert not (tmp_path / "run" / "report.html").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["--set", "epochz=3"], "did you mean epochs"),
+            (["--set", "epochs"], "NAME=VALUE"),
+            (["--set", "epochs=[1"], "not YAML"),
+            (["--loss", "focl"], "Did you mean focal"),
+            (["--model", "resnet81"], "Did you mean resnet18"),
+            (["--recipe", "mixupp"], "Did you mean mixup"),
+            (["--data", "digit"], "Did you mean digits"),
+            (["--lr", "1e12"], "lower lr"),
+        ],
+    )
+    def test_mistakes_are_a_line(self, arguments, says, tmp_path):
+        found = self.run(
+            "-o", str(tmp_path / "run"), "--device", "cpu", "--epochs", "1", *arguments
+        )
+        assert found.exit_code == 2
+        assert says in " ".join(found.stderr.split())
+        assert "Traceback" not in found.output
