@@ -103,6 +103,11 @@ def hover(browser, element):
         "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element
     )
     ActionChains(browser).move_to_element(element).perform()
+    # The page answers in the next frame, which a busy machine draws late.
+    browser.execute_async_script(
+        "const done = arguments[0];"
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 20)))"
+    )
 
 
 def press(browser, element):
