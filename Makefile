@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit bench-metrics clean
+.PHONY: demo test lint types unit bench-metrics bench-calibrators bench-class-scaling bench-losses clean
 
 demo: $(VENV)/.core
 	$(VENV)/bin/calibrant demo
@@ -23,6 +23,18 @@ unit: $(VENV)/.dev
 # The peers live in an environment of their own; one that does not install is recorded.
 bench-metrics: .venv-peers/.ready
 	.venv-peers/bin/python benchmarks/metrics.py --write benchmarks/RESULTS.md
+
+JOBS ?= 2
+bench-calibrators: .venv-peers/.ready
+	.venv-peers/bin/python benchmarks/calibrators.py quality --jobs $(JOBS) --write benchmarks/CALIBRATORS.md --csv benchmarks/calibrator_quality.csv
+	.venv-peers/bin/python benchmarks/calibrators.py speed --write benchmarks/CALIBRATOR_SPEED.md
+
+bench-class-scaling: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/class_scaling.py --jobs $(JOBS)
+	$(VENV)/bin/python benchmarks/class_scaling.py --report
+
+bench-losses: $(VENV)/.dev
+	$(VENV)/bin/python benchmarks/losses.py --json build/losses.json
 
 .venv-peers/.ready: benchmarks/peers.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv-peers

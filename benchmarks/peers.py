@@ -36,8 +36,8 @@ PEERS = (
     Peer(
         "probmetrics",
         "probmetrics.metrics",
-        ("probmetrics", "numba"),
-        "imports numba, which it declares only under its `extra`",
+        ("probmetrics", "numba", "betacal", "venn-abers", "cir-model", "splinecalib"),
+        "with numba and the packages some of its calibrators need, declared under its `extra`",
     ),
     Peer("uncertainty-calibration", "calibration", ("uncertainty-calibration",)),
     # Its own `cpu` extra: without it the package has no lightning and no torchvision.
