@@ -38,12 +38,12 @@ CONFIG = Config(
 KILLS = 20
 
 
-def some_digits():
-    found = data.load("digits", validation=100)
+def some_digits(train=300, validation=100, test=100):
+    found = data.load("digits", validation=validation)
     return data.Splits(
-        found.train.take(torch.arange(300)),
+        found.train.take(torch.arange(train)),
         found.validation,
-        found.test.take(torch.arange(100)),
+        found.test.take(torch.arange(test)),
         found.mean,
         found.std,
     )

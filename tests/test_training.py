@@ -9,13 +9,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from calibrant import data, metrics
+from calibrant import metrics
 from calibrant.functional.errors import InputError
 from calibrant.training.config import Config
 from calibrant.training.optimise import Average, rate, renew_batch_norm
 
 pytest.importorskip("lightning")
 from calibrant.training import Diverged, Run, train
+from kill_nursery import some_digits
 
 QUICK = {
     "epochs": 4,
@@ -28,14 +29,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def splits():
-    found = data.load("digits", validation=300)
-    return data.Splits(
-        found.train.take(torch.arange(400)),
-        found.validation,
-        found.test.take(torch.arange(200)),
-        found.mean,
-        found.std,
-    )
+    return some_digits(400, 300, 200)
 
 
 class TestConfig:

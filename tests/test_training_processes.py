@@ -11,6 +11,7 @@ import sys
 import pytest
 
 pytest.importorskip("lightning")
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from calibrant.cli import app
@@ -37,7 +38,7 @@ def test_two_processes_train_one_network(tmp_path):
         "-o",
         str(tmp_path / "run"),
     ]
-    command += [*QUICK, "--devices", "2", "--quiet", "--no-report"]
+    command += [*QUICK, "--devices", "2", "--quiet", "--no-report", "--loss", "crl"]
     found = subprocess.run(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -51,6 +52,10 @@ def test_two_processes_train_one_network(tmp_path):
     assert run.outcome["figures"]["test_accuracy"] > 0.8
     assert [line["epoch"] for line in run.metrics] == [1, 2, 3]
     assert run.config.devices == 2
+    # Both processes' rows are in the history: nearly every one was seen once an epoch.
+    held = load_file(run.folder / "checkpoint" / "epoch-000003.safetensors")
+    (seen,) = [value[1] for name, value in held.items() if name.endswith("history.counts")]
+    assert (seen >= 2).float().mean() > 0.9
 
 
 class TestCommand:

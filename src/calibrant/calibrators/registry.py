@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 
 # name: (module, class, a line on when to use it). Modules are imported when asked for.
 CALIBRATORS: dict[str, tuple[str, str, str]] = {
@@ -62,9 +61,7 @@ def available() -> dict[str, str]:
 def kind_of(name: str) -> type[Calibrator]:
     """The class of a calibrator by name."""
     if name not in CALIBRATORS:
-        near = get_close_matches(name, CALIBRATORS, n=3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"no calibrator is called {name!r}.{hint} All: {', '.join(CALIBRATORS)}")
+        raise no_such("calibrator", name, CALIBRATORS)
     module, class_name, _ = CALIBRATORS[name]
     kind: type[Calibrator] = getattr(import_module(f"calibrant.calibrators.{module}"), class_name)
     return kind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from calibrant.data.folders import image_folder
 from calibrant.data.packs import packed
 from calibrant.data.splits import long_tail_rows, stratified_split
 from calibrant.data.value import Images, Splits, moments
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 
 # name: (its reader, of a folder and leave to download, giving training and test images; a line).
 SETS: dict[str, tuple[Callable[..., tuple[Images, ...]], str]] = {
@@ -80,6 +79,4 @@ def _find(name: str, size: int | None) -> Callable[..., tuple[Images, ...]]:
         if size is not None:
             raise InputError(f"{name} has its own size: size is for folder:PATH and dense:PATH")
         return SETS[name][0]
-    near = get_close_matches(name, SETS, n=3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise InputError(f"no data set is called {name!r}.{hint} All: {', '.join(available())}")
+    raise no_such("data set", name, available())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class InputError(ValueError):
@@ -18,3 +19,11 @@ def first(items: Iterable[object], limit: int = 5) -> str:
             break
         shown.append(str(item))
     return ", ".join(shown)
+
+
+def no_such(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name nobody has: what is near it, and all there are."""
+    names = list(known)
+    near = get_close_matches(name, names, n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return InputError(f"no {kind} is called {name!r}.{hint} All: {', '.join(names)}")

@@ -31,10 +31,16 @@ class Composed(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
         """The sum; ``index`` says which training samples the rows are, where a part asks."""
-        total = _call(self.primary, input, target, index)
-        for beta, term in zip(self.betas, self._terms(), strict=True):
-            total = total + beta * _call(term, input, target, index)
-        return total
+        first = _call(self.primary, input, target, index)
+        return first + self.added(input, target, index=index) if self.betas else first
+
+    def added(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
+        """Σ β · secondary alone."""
+        values = [
+            beta * _call(term, input, target, index)
+            for beta, term in zip(self.betas, self._terms(), strict=True)
+        ]
+        return torch.stack(values).sum() if len(values) > 1 else values[0]
 
     def parts(self, input: Tensor, target: Tensor, **extra: Any) -> dict[str, Tensor]:
         """Each part's own value, without its β, by name: for a log."""

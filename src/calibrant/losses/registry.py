@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 from calibrant.losses.acls import ACLS
 from calibrant.losses.avuc import AvUC, AvUCGS, SoftAvUC
 from calibrant.losses.base import Loss, SecondaryLoss
@@ -136,9 +135,7 @@ def _find(name: str) -> type[Loss]:
     known: dict[str, type[Loss]] = {**PRIMARY, **SECONDARY}
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, n=3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise InputError(f"no loss is called {name!r}.{hint} All: {', '.join(known)}")
+    raise no_such("loss", name, known)
 
 
 def _split(text: str) -> list[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 from calibrant.metrics import classwise, kernel, means, ood, segmentation, selective, toplabel
 from calibrant.metrics.base import Measure
 
@@ -155,9 +154,7 @@ def available() -> dict[str, str]:
 def measure(name: str, **options: Any) -> Measure:
     """A metric by name, with its options."""
     if name not in METRICS:
-        near = get_close_matches(name, METRICS, n=3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"no metric is called {name!r}.{hint} All: {', '.join(METRICS)}")
+        raise no_such("metric", name, METRICS)
     try:
         return METRICS[name].make(**options)
     except TypeError as error:

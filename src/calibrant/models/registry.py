@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 from calibrant.models.deeplab import DeepLabV3
 from calibrant.models.densenet import densenet
 from calibrant.models.network import Network
@@ -45,9 +44,7 @@ def available() -> dict[str, str]:
 def build(name: str, num_classes: int, **options: Any) -> Network:
     """A fresh network by name; ``channels=`` of the image, and the MLP's own options."""
     if name not in MODELS:
-        near = get_close_matches(name, MODELS, n=3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"no network is called {name!r}.{hint} All: {', '.join(MODELS)}")
+        raise no_such("network", name, MODELS)
     if num_classes < 2:
         raise InputError(f"a classifier has at least 2 classes, found {num_classes}")
     try:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from calibrant import metrics
 from calibrant.data.batches import derived_seed
 from calibrant.data.value import Images, Splits
+from calibrant.losses.history import CorrectnessHistory
 from calibrant.predictions import Predictions
 from calibrant.training import checkpoint
 from calibrant.training.config import Config, reported_after
@@ -122,6 +123,9 @@ class Training:
                 if self.average is not None and config.average == "ema":
                     self.average.update(job.network)
         job.epoch += 1
+        for part in job.loss.modules():
+            if isinstance(part, CorrectnessHistory):
+                part.synchronize()  # each process has counted its own rows
         mean = float(total) / max(steps, 1)
         if not math.isfinite(mean):
             raise Diverged(

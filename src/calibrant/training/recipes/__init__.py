@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 from calibrant.training.recipes.base import Pass, Recipe
 
 __all__ = ["Pass", "Recipe", "available", "get"]
@@ -37,9 +36,7 @@ def available() -> dict[str, str]:
 def get(name: str, **options: Any) -> Recipe:
     """A recipe by name, with its options."""
     if name not in RECIPES:
-        near = get_close_matches(name, RECIPES, n=3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"no recipe is called {name!r}.{hint} All: {', '.join(RECIPES)}")
+        raise no_such("recipe", name, RECIPES)
     module, class_name, _ = RECIPES[name]
     kind = getattr(import_module(f"calibrant.training.recipes.{module}"), class_name)
     try:

@@ -88,10 +88,6 @@ class Interleaved(Recipe):
         return loss
 
     def _secondary(self, job: Job, batch: Batch) -> Tensor:
-        logits = job.model(batch.inputs)
         assert isinstance(job.loss, Composed)
-        total = logits.new_zeros(())
-        for beta, part in zip(job.loss.betas, job.loss.secondaries, strict=True):
-            extra = {"index": batch.index} if getattr(part, "needs_index", False) else {}
-            total = total + beta * part(logits, batch.target, **extra)
-        return total
+        index = batch.index if job.loss.needs_index else None
+        return job.loss.added(job.model(batch.inputs), batch.target, index=index)
