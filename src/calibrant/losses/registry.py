@@ -38,7 +38,7 @@ _PRIMARY: dict[type[Loss], str] = {
     LabelSmoothing: "simple; curbs overconfidence",
     Focal: "cares less about rows that are certain; curbs overconfidence",
     SampleDependentFocal: "focal with a larger gamma where the label is least likely",
-    InverseFocal: "cares more about rows that are certain; lowers class-wise ECE",
+    InverseFocal: "cares more about rows that are certain; meant for class-wise ECE",
     DualFocal: "focal that also widens the gap to the next class; between it and cross_entropy",
     RegularizedAURC: "weighs rows by their confidence's rank; for class-wise ECE and selection",
 }
@@ -51,11 +51,11 @@ _SECONDARY: dict[type[SecondaryLoss], str] = {
     WeightedMMCE: "mmce where few rows are wrong, as late in training",
     MDCA: "calibrates every class, also rare ones, by its mean probability",
     ConfidencePenalty: "simple; pays for entropy, whatever is right",
-    MarginLabelSmoothing: "label smoothing only where logits lie too far apart; cheap, strong",
+    MarginLabelSmoothing: "label smoothing only where logits lie too far apart; cheap",
     ACLS: "mbls that pulls harder the further, and on the largest logit too; a good first try",
     PairwiseConstraints: "calibrates classes two by two; time grows with the classes squared",
     CorrectnessRanking: "ranks confidence by each sample's record, for selection; needs indices",
-    KernelECE: "lowers the error of whole probability vectors; wants larger batches",
+    KernelECE: "the error of whole probability vectors; give it a bandwidth, and large batches",
 }
 PRIMARY = {kind.name: kind for kind in _PRIMARY}
 SECONDARY = {kind.name: kind for kind in _SECONDARY}
