@@ -108,21 +108,34 @@ def share_of_others(call: Callable[[], object]) -> float:
 
 @contextmanager
 def cut_off(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError inside the block after so many seconds, where the system can."""
+    """Raise TimeoutError inside the block after so many seconds, where the system can.
+
+    Code that catches it, or turns it into an error of its own, is out of time all the same.
+    """
     if not hasattr(signal, "SIGALRM"):
         yield
         return
 
+    fired = False
+
     def stop(*_: object) -> None:
+        nonlocal fired
+        fired = True
         raise TimeoutError
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except Exception as error:
+        if fired and not isinstance(error, TimeoutError):
+            raise TimeoutError from error
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+    if fired:
+        raise TimeoutError
 
 
 def peak_memory(call: Callable[[], object]) -> int:
