@@ -16,10 +16,11 @@ from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant import calibrators, losses
+from calibrant import calibrators, data, losses, models
 from calibrant.demo import digits_split, predict, train_network
 from calibrant.evaluation import DEFAULT_METRICS
 from calibrant.losses.registry import PRIMARY, SECONDARY
+from calibrant.training import recipes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -115,10 +116,16 @@ def test_table_of_metrics_is_that_of_the_registry():
 
 
 def test_table_of_losses_is_that_of_the_registry():
-    assert table("Train") == list(losses.available().items())
+    assert table("Train") == [*losses.available().items(), *recipes.available().items()]
     assert f"{len(losses.available())} losses" in README
     assert f"The first {len(PRIMARY)} are primary" in section("Train")
     assert f"The other {len(SECONDARY)} are secondary" in section("Train")
+
+
+def test_networks_and_data_are_all_named():
+    said = set(re.findall(r"`([\w:]+)`", section("Train")))
+    assert set(models.available()) <= said
+    assert set(data.available()) <= said
 
 
 def test_losses_of_the_local_batch_are_named():
