@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,7 @@ class Average(nn.Module):
     def __init__(self, network: nn.Module, decay: float | None) -> None:
         super().__init__()
         self.decay = decay  # None: every weight of the past counts the same
+        self._counted: int | None = None
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.names = [name for name, value in _floats(network)]
         for index, (_, value) in enumerate(_floats(network)):
@@ -66,17 +68,19 @@ class Average(nn.Module):
     @torch.no_grad()
     def update(self, network: nn.Module) -> None:
         """Take the network's weights in."""
+        # Counted here as well: asking the buffer each step would wait for the device.
+        self._counted = (int(self.count) if self._counted is None else self._counted) + 1
         self.count += 1
-        now = [value.detach() for _, value in _floats(network)]
         if self.decay is not None:
             # Young averages forget faster, or the start would stay for long.
-            share = 1.0 - torch.minimum(
-                torch.tensor(self.decay, device=self.count.device), self.count / (9.0 + self.count)
-            )
+            share = 1.0 - min(self.decay, self._counted / (9.0 + self._counted))
         else:
-            share = 1.0 / self.count
-        for mean, value in zip(self.weights, now, strict=True):
-            mean.lerp_(value, share.to(mean.dtype))
+            share = 1.0 / self._counted
+        torch._foreach_lerp_(self.weights, [value.detach() for _, value in _floats(network)], share)
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        super()._load_from_state_dict(*given)
+        self._counted = None
 
     @torch.no_grad()
     def copy_to(self, network: nn.Module) -> None:
