@@ -243,3 +243,26 @@ class TestRuns:
         )
         assert run.outcome["figures"]["test_accuracy"] > 0.5
         assert run.predictions("test").num_rows == 400
+
+
+def test_a_compiled_run_is_the_same_run_and_predictions_compile_nothing(
+    splits, tmp_path, monkeypatch
+):
+    compiled = []
+
+    def eagerly(graph, inputs):
+        compiled.append(len(graph.graph.nodes))
+        return graph.forward
+
+    whole = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **_: whole(module, backend=eagerly))
+    torch._dynamo.reset()
+    settings = QUICK | {"epochs": 2, "precision": "bf16"}
+    plain = train(Config(**settings), tmp_path / "plain", data=splits)
+    assert not compiled
+    fast = train(Config(**settings, compile=True), tmp_path / "fast", data=splits)
+    # One graph of the network in training mode, one of the loss, neither broken.
+    assert len(compiled) == 2
+    left, right = plain.weights(), fast.weights()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert plain.outcome["figures"] == fast.outcome["figures"]

@@ -82,8 +82,11 @@ class Job:
     @torch.no_grad()
     def predict(self, data: Data, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Float32 logits and labels of unaugmented rows, on the device, by the recipe."""
-        was = self.network.training
+        was, called = self.network.training, self.model
         self.network.eval()
+        if self.config.compile:
+            # Another mode and a last batch of another size would each be compiled anew.
+            self.model = self._uncompiled
         try:
             parts = [
                 (self.recipe.predict(self, batch.inputs).float(), batch.target)
@@ -91,6 +94,7 @@ class Job:
             ]
         finally:
             self.network.train(was)
+            self.model = called
         if not parts:
             raise InputError("there are no rows to predict")
         logits, labels = zip(*parts, strict=True)
@@ -144,6 +148,11 @@ class Job:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.config.clip)
         self.optimizer.step()
         self.step += 1
+
+    def _uncompiled(self, inputs: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            logits: Tensor = self.network(inputs)
+        return logits
 
     def _normalise(self) -> Normalise:
         assert self.normalise is not None
