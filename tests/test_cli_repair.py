@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import calibrant
 from calibrant import Predictions, metrics
 from calibrant.cli import app
 from test_select import draw
@@ -44,6 +45,34 @@ def test_fit_takes_a_method_and_keeps_quiet(folder):
     assert done.exit_code == 0
     assert done.output == ""
     assert out.exists()
+
+
+def test_fit_takes_the_options_of_a_method(folder):
+    found = {}
+    for objective in ("nll", "sb_ece"):
+        out = folder / f"{objective}.safetensors"
+        arguments = ["fit", str(folder / "val.npz"), "-o", str(out), "--method", "temperature"]
+        done = runner.invoke(app, [*arguments, "--option", f"objective={objective}"])
+        assert done.exit_code == 0, done.output
+        found[objective] = calibrant.load(out)
+    assert found["sb_ece"].objective == "sb_ece"
+    assert float(found["nll"].temperature_) != float(found["sb_ece"].temperature_)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--method", "temperature", "--option", "objective"], "takes NAME=VALUE"),
+        (["--method", "temperature", "--option", "colour=red"], "colour"),
+        (["--option", "objective=ece"], "name one with --method"),
+    ],
+)
+def test_fit_explains_options_it_cannot_take(folder, more, says):
+    out = folder / "none.safetensors"
+    done = runner.invoke(app, ["fit", str(folder / "val.npz"), "-o", str(out), *more])
+    assert done.exit_code != 0
+    assert says in done.output
+    assert not out.exists()
 
 
 def test_rank_lists_methods_by_likelihood(folder):

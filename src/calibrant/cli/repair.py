@@ -10,6 +10,7 @@ import typer
 from calibrant.cli.commands import AsJson, Ignored, Labels, Quiet, Scores, Seed, app, read
 from calibrant.cli.console import make_console, show_choice, show_ranking
 from calibrant.cli.failures import command
+from calibrant.cli.settings import pairs
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def fit(
     ],
     output: Out,
     method: Method = "auto",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            help="An option of the method, as in --option objective=sb_ece; once or more.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
     logits: Scores = None,
     labels: Labels = None,
     ignore_index: Ignored = None,
@@ -61,21 +70,30 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit a calibrator on held-out predictions, and write it to a file."""
-    if method != "auto" and _takes_features(method):
-        calibrator = _fit_head(method, file, labels, ignore_index, validation, seed, quiet)
-    else:
-        from calibrant.calibrators.select import calibrate
+    from calibrant.calibrators.registry import get, get_for_scores
+    from calibrant.calibrators.select import calibrate
 
+    options = pairs(option, "--option")
+    if method != "auto" and _takes_features(method):
+        head = get(method, **({"seed": seed} | options))
+        calibrator = _fit_head(head, file, labels, ignore_index, validation, quiet)
+    else:
         if validation is not None:
             raise InputError(f"--validation is for methods that take features; {method} does not")
-        calibrator = calibrate(
-            _scores(file, logits, labels, ignore_index, f"the method {method}"),
-            method=method,
-            preserve_predictions=keep_predictions,
-            time_budget=time_budget,
-            seed=seed,
-            progress=not quiet,
-        )
+        held = _scores(file, logits, labels, ignore_index, f"the method {method}")
+        if method == "auto" and options:
+            raise InputError(f"--option is for a method; name one with --method, found {options}")
+        if method == "auto":
+            calibrator = calibrate(
+                held,
+                preserve_predictions=keep_predictions,
+                time_budget=time_budget,
+                seed=seed,
+                progress=not quiet,
+            )
+        else:
+            made = get_for_scores(method, from_logits=held.is_logits, **options)
+            calibrator = made.fit(held.array, held.labels, ignore_index=held.ignore_index)
     calibrator.save(output)
     if not quiet:
         console = make_console()
@@ -176,21 +194,18 @@ def _scores(
 
 
 def _fit_head(
-    method: str,
+    head: Calibrator,
     file: Path,
     labels: Path | None,
     ignore_index: int | None,
     validation: Path | None,
-    seed: int,
     quiet: bool,
 ) -> Calibrator:
     from calibrant.calibrators.features import read_features
     from calibrant.calibrators.mac_cal_head import MacCalHead
-    from calibrant.calibrators.registry import get
 
     given = read_features(file, labels=labels, ignore_index=ignore_index)
     held = None if validation is None else read_features(validation, ignore_index=ignore_index)
-    head = get(method, seed=seed)
     assert isinstance(head, MacCalHead)
     head.class_names_ = given.class_names
     return head.fit(

@@ -13,6 +13,7 @@ import typer
 from calibrant.cli.commands import AsJson, Quiet, app
 from calibrant.cli.console import make_console
 from calibrant.cli.failures import command
+from calibrant.cli.settings import pairs
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,20 +90,10 @@ def train(
 
 def _config(path: Path | None, flags: dict[str, Any], changes: list[str] | None) -> Config:
     """The file's settings, changed by the flags, changed by --set."""
-    import yaml
-
     from calibrant.training.config import Config
 
     found = Config() if path is None else Config.read(path)
-    for text in changes or []:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise InputError(f"--set takes NAME=VALUE, found {text!r}")
-        try:
-            flags[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InputError(f"--set {name}: the value is not YAML: {value!r}") from None
-    return found.changed(**flags)
+    return found.changed(**(flags | pairs(changes, "--set")))
 
 
 @contextmanager
