@@ -38,6 +38,7 @@ SETTING = {
 }
 NETWORKS = {"resnet18": 0.9, "resnet50": 2.2, "wrn_28_10": 4.5}  # seconds an epoch aimed at
 PARTS = (*NETWORKS, "95%", "head")
+SETTINGS = ("eager", "compiled")
 GOAL = 0.95
 GOAL_SETTING = {"epochs": 110, "compile": True, "cutout": 8, "average": "ema"}
 HEAD = {"rows": 50_000, "width": 2048, "classes": 100, "epochs": 40, "gamma": 0.9}
@@ -107,7 +108,7 @@ def measure(given: argparse.Namespace) -> None:
         elif part == "95%":
             found[part] = goal(splits)
         else:
-            for compiled in (False, True):
+            for compiled in [one == "compiled" for one in given.settings]:
                 name = f"{part}{' compiled' if compiled else ''}"
                 found[name] = epochs(splits, part, compiled, given.epochs)
         given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -166,6 +167,7 @@ def report(files: list[Path]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--epochs", type=int, default=7)
     parser.add_argument("--json", type=Path, default=Path("build/training.json"))
     parser.add_argument("--report", type=Path, nargs="+")

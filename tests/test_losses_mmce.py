@@ -20,7 +20,7 @@ from batch_losses import (
 from calibrant import losses, metrics
 from calibrant.functional.errors import InputError
 from calibrant.losses import mmce, mmce_weighted
-from calibrant.losses.mmce import laplacian_form
+from calibrant.losses.mmce import _form_of_pairs, laplacian_form
 from digits_training import train
 from reference import losses_batch as ref
 
@@ -237,3 +237,18 @@ class TestTraining:
         assert found[0] < 0.6 * found[1]
         found = [metrics.ece(one.test_logits, one.test_labels) for one in (run, plain)]
         assert found[0] < found[1] - 0.03
+
+
+@pytest.mark.parametrize("width", [0.05, 0.4, 3.0])
+def test_pairs_on_a_device_are_the_sorted_form(width):
+    # With ties, among them rows that a network is all sure of.
+    how = torch.Generator().manual_seed(2)
+    places = torch.rand(40, generator=how, dtype=torch.float64).round(decimals=1)
+    weights = torch.randn(40, generator=how, dtype=torch.float64)
+    found = []
+    for form in (laplacian_form, _form_of_pairs):
+        given = [weights.clone().requires_grad_(), places.clone().requires_grad_()]
+        value = form(*given, width)
+        found.append((value, *torch.autograd.grad(value, given)))
+    for sorted_, paired in zip(*found, strict=True):
+        torch.testing.assert_close(paired, sorted_)

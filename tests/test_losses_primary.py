@@ -527,3 +527,21 @@ def test_training_with_inverse_focal_presses_on_where_rows_are_certain(usual):
     run = train(losses.InverseFocal())
     assert float(own(run).mean()) > float(own(usual).mean()) + 0.01
     assert mean_entropy(run.test_logits) < mean_entropy(usual.test_logits) - 0.03
+
+
+@pytest.mark.parametrize("gamma", [-0.5, math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("focal", "gamma"),
+        ("flsd", "gamma_below"),
+        ("flsd", "gamma_above"),
+        ("inverse_focal", "gamma"),
+        ("dual_focal", "gamma"),
+    ],
+)
+def test_a_gamma_below_zero_is_refused(name, option, gamma):
+    with pytest.raises(InputError, match=r"gamma is 0 .* or more.* found"):
+        losses.make(name, **{option: gamma})
+    with pytest.raises(InputError, match=f"found {gamma}"):
+        getattr(losses, name)(torch.zeros(1, 2), torch.tensor([0]), **{option: gamma})

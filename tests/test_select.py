@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calibrant import InputError, Predictions, metrics
-from calibrant.calibrators import get
+from calibrant.calibrators import get, load
 from calibrant.calibrators.rank import FIGURES, apply, rank
 from calibrant.calibrators.select import MENU, calibrate, choose, fold_of
 
@@ -63,7 +63,9 @@ def test_small_sets_are_not_overfitted(num_rows):
 def test_preserving_predictions_restricts_the_menu():
     val = draw(800, temperature=2.0)
     made = calibrate(val, preserve_predictions=True)
-    assert all(get(c.method).preserves_predictions for c in made.choice_.candidates)
+    assert made.preserves_predictions
+    single = [c.method for c in made.choice_.candidates if c.method != "mixture"]
+    assert all(get(name).preserves_predictions for name in single)
     after = apply(made, val)
     assert (after.array.argmax(1) == val.array.argmax(1)).all()
 
@@ -92,6 +94,48 @@ def test_the_choice_follows_the_seed():
     val = draw(400, temperature=1.3)
     first, second = (choose(val, menu=CHEAP, seed=4) for _ in range(2))
     assert [c.nll for c in first.candidates] == [c.nll for c in second.candidates]
+
+
+TWO_FAULTS = ("identity", "temperature", "vector", "mixture")
+
+
+def of_two_kinds(num_rows, seed=0):
+    """Labels of which some follow the logits and others never look at them: no one map is right."""
+    rng = np.random.default_rng(seed)
+    logits = 3.0 * rng.normal(size=(num_rows, 4))
+    follow = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    probs = 0.6 * follow + 0.4 * np.array([0.66, 0.15, 0.15, 0.04])
+    labels = (probs.cumsum(1) < rng.random((num_rows, 1))).sum(1).clip(0, 3)
+    return Predictions.from_logits(logits.astype(np.float32), labels)
+
+
+def test_a_mixture_is_taken_only_where_it_beats_each_by_more_than_chance(tmp_path):
+    val, test = of_two_kinds(3000), of_two_kinds(5000, seed=1)
+    made = calibrate(val, menu=TWO_FAULTS)
+    found = {c.method: c for c in made.choice_.candidates}
+    assert made.name == "mixture"
+    assert "A mixture is chosen (" in made.choice_.explanation
+    assert sum(made.choice_.shares.values()) == pytest.approx(1.0)
+    assert list(made.members) == list(made.choice_.shares)
+    assert np.isfinite(found["mixture"].ece)
+    singles = [c for name, c in found.items() if name != "mixture"]
+    assert all(c.nll - found["mixture"].nll > c.nll_error for c in singles)
+    after = apply(made, test)
+    mixed = metrics.nll(after.array, after.labels)
+    for name in TWO_FAULTS[:-1]:
+        alone = apply(get(name).fit(val.array, val.labels), test)
+        assert mixed < metrics.nll(alone.array, alone.labels)
+    again = load(made.save(tmp_path / "made.safetensors"))
+    np.testing.assert_array_equal(again.calibrate(test.array), made.calibrate(test.array))
+    assert calibrate(draw(2000, temperature=2.5), menu=TWO_FAULTS).name == "temperature"
+
+
+def test_the_mixture_comes_last_and_needs_two():
+    with pytest.raises(InputError, match="put it last"):
+        calibrate(draw(200), menu=["identity", "mixture", "temperature"])
+    choice = calibrate(draw(200), menu=["identity", "mixture"]).choice_
+    assert choice.method == "identity"
+    assert "alone is the best mixture" in choice.candidates[1].note
 
 
 def test_folds_share_out_every_class():

@@ -6,14 +6,17 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
 
+from calibrant.functional import soft_rank as module
 from calibrant.functional import soft_rank_pooling
 from calibrant.functional import soft_rank_triton as kernels
+from calibrant.functional import soft_rank_triton_fused as fused
 from calibrant.functional.errors import InputError
 from calibrant.functional.soft_rank import hard_rank, soft_rank
 from calibrant.functional.soft_rank_pooling import centre_on_device, pool_on_device
@@ -348,19 +351,100 @@ def test_tensor_operations_keep_their_tables_small(monkeypatch):
         torch.testing.assert_close(some, other)
 
 
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 64, 65, 512, 700])
+def test_long_rows_are_scanned_in_parts(n, monkeypatch):
+    values = draw(2, 3, n, seed=n) - 0.5
+    monkeypatch.setattr(soft_rank_pooling, "_SCANNED", 8)
+    sums = soft_rank_pooling._sums(values)
+    assert bool((sums[..., 0] == 0).all())
+    torch.testing.assert_close(sums[..., 1:], values.cumsum(-1), rtol=0, atol=1e-12)
+    assert torch.equal(soft_rank_pooling._running_max(values), values.cummax(-1).values)
+    whole = pool_on_device(values[0], 0.002)
+    monkeypatch.undo()
+    for some, other in zip(whole, pool_on_device(values[0], 0.002), strict=True):
+        torch.testing.assert_close(some, other)
+
+
+def test_bounds_of_blocks_are_their_first_and_last_places():
+    starts = torch.tensor([[1, 0, 0, 1, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]).bool()
+    first, last = soft_rank_pooling._bounds(starts)
+    assert first.tolist() == [[0, 0, 0, 3, 3], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
+    assert last.tolist() == [[2, 2, 2, 4, 4], [0, 1, 2, 3, 4], [4, 4, 4, 4, 4]]
+
+
+def pool_fused(values, strength):
+    ranks, packed = fused.pool_packed(values, strength)
+    return ranks, *fused.unpacked(packed)
+
+
+def centre_fused(grad, order, first, last, strength):
+    return fused.centre_packed(grad, order | first << 16 | last << 32, strength)
+
+
+def test_order_and_blocks_are_packed_into_one_number_and_back():
+    parts = torch.tensor([[0, 1023, 5], [0, 7, 1023], [1023, 1023, 1023]])
+    packed = parts[0] | parts[1] << 16 | parts[2] << 32
+    assert torch.equal(torch.stack(fused.unpacked(packed)), parts)
+    assert fused._bits(1.0) == 0x3FF0000000000000
+    assert fused._bits(5e-324) == 1
+
+
+@pytest.mark.parametrize("name", ["soft_rank_triton", "soft_rank_triton_fused"])
+def test_kernels_that_do_not_run_are_left_alone_and_said_so(name, monkeypatch):
+    def trial(device):
+        raise RuntimeError("no compiler\nmore")
+
+    for kind in (kernels, fused):
+        monkeypatch.setattr(kind, "available", lambda: True)
+        monkeypatch.setattr(kind, "trial", trial)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    with pytest.warns(RuntimeWarning, match="no compiler"):
+        assert module._working.__wrapped__(torch.device("cuda", 0), name) is None
+
+
+# In a process of its own: the interpreter is chosen when Triton is imported. The last part
+# sends the function itself that way.
 INTERPRETED = """
 import torch
+from contextlib import nullcontext
+from calibrant.functional import soft_rank as module
+from calibrant.functional import soft_rank_triton_fused as fused
 from calibrant.functional.soft_rank_rows import centre_on_host, pool_on_host
 from calibrant.functional.soft_rank_triton import centre_by_kernel, pool_by_kernel
 for n, scale, dtype in [(1, 1, torch.float64), (2, 1, torch.float32), (37, 30, torch.float64),
-                        (64, 1e-3, torch.float64), (100, 1e9, torch.float64)]:
+                        (64, 1e-3, torch.float64), (100, 1e9, torch.float64),
+                        (48, 5, torch.float32)]:
     torch.manual_seed(n)
     values, weights = torch.randn(2, n, dtype=dtype) * scale * 0.05, torch.randn(2, n, dtype=dtype)
     expected, found = pool_on_host(values, 0.05), pool_by_kernel(values, 0.05)
-    for some, other in zip(found, expected):
+    ranks, packed = fused.pool_packed(values, 0.05)
+    for some, fused_some, other in zip(found, (ranks, *fused.unpacked(packed)), expected):
         torch.testing.assert_close(some, other)
-    slope = centre_by_kernel(weights, *found[1:], 0.05)
-    torch.testing.assert_close(slope, centre_on_host(weights, *expected[1:], 0.05))
+        torch.testing.assert_close(fused_some, other)
+    slope = centre_on_host(weights, *expected[1:], 0.05)
+    torch.testing.assert_close(centre_by_kernel(weights, *found[1:], 0.05), slope)
+    torch.testing.assert_close(fused.centre_packed(weights, packed, 0.05), slope)
+inf, nan = float("inf"), float("nan")
+values = torch.tensor([[inf, -inf, 1, inf], [0.5, 0.5, -0.0, 0.0], [1, nan, inf, 0],
+                       [1e30, 0, 0.025, 1e30]])
+for strength in (0.05, 5e-324):
+    ranks, expected = fused.pool_packed(values, strength)[0], pool_on_host(values, strength)[0]
+    torch.testing.assert_close(ranks, expected, equal_nan=True)
+
+module._working = lambda device, name: fused
+module._kernels = lambda values, name="": fused if name == "soft_rank_triton_fused" else None
+module._on = lambda device: nullcontext()
+values = torch.rand(3, 2, dtype=torch.float64).t().requires_grad_()
+weights = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
+for again in (False, True):
+    ranks = module.soft_rank(values, strength=0.3)
+    slope, = torch.autograd.grad(ranks, values, weights, create_graph=again)
+    expected, *blocks = pool_on_host(values, 0.3)
+    torch.testing.assert_close(ranks, expected)
+    torch.testing.assert_close(slope, centre_on_host(weights, *blocks, 0.3))
+twice, = torch.autograd.grad(slope, weights, torch.ones_like(slope).cumsum(1))
+counted = torch.ones_like(weights).cumsum(1)
+torch.testing.assert_close(twice, centre_on_host(counted, *blocks, 0.3))
 print("the same")
 """
 
@@ -380,12 +464,16 @@ def test_the_kernels_agree_in_the_interpreter_of_triton():
 @needs_cuda
 @pytest.mark.parametrize("n", [1, 2, 33, 128, 512, 1000, 2048, 5000])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4, 1e12])
-@pytest.mark.parametrize("way", ["kernel", "plain"])
+@pytest.mark.parametrize("way", ["fused", "kernel", "plain"])
 def test_cuda_gives_what_the_cpu_gives(way, scale, n):
-    if way == "kernel" and (not kernels.available() or n > kernels.LONGEST):
+    longest = {"fused": fused.LONGEST, "kernel": kernels.LONGEST, "plain": math.inf}[way]
+    if n > longest or (way != "plain" and not kernels.available()):
         pytest.skip("no kernel for this")
-    pool = kernels.pool_by_kernel if way == "kernel" else pool_on_device
-    centre = kernels.centre_by_kernel if way == "kernel" else centre_on_device
+    pool, centre = {
+        "fused": (pool_fused, centre_fused),
+        "kernel": (kernels.pool_by_kernel, kernels.centre_by_kernel),
+        "plain": (pool_on_device, centre_on_device),
+    }[way]
     for seed, dtype in enumerate((torch.float64, torch.float64, torch.float32)):
         values = rows_to_compare(3, n, scale, seed, dtype)
         weights = draw(3, n, seed=seed + 7, dtype=dtype)
@@ -448,6 +536,7 @@ def test_cuda_huge_and_infinite_values(values, expected):
 def test_cuda_gradcheck_autocast_and_compile():
     values = draw(3, 9, device="cuda").requires_grad_()
     assert torch.autograd.gradcheck(lambda x: soft_rank(x, strength=0.1), values)
+    assert torch.autograd.gradgradcheck(lambda x: soft_rank(x, strength=0.1), values)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert soft_rank(values.bfloat16()).dtype == torch.float32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,15 +12,16 @@ from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.multinomial import (
-    Blocks,
-    Curvature,
     Problem,
     Ridge,
+    is_diagonal,
     minimise,
     to_blocks,
 )
+from calibrant.calibrators.narrow import MOST_CLASSES, WEAKEST, NarrowFits
 from calibrant.calibrators.objectives import get_objective
 from calibrant.calibrators.regularised import fit_affine, search_temperature
+from calibrant.calibrators.strengths import NarrowSearch, Search, cut
 from calibrant.calibrators.temperature import fit_temperature
 from calibrant.functional.errors import InputError
 
@@ -101,7 +102,6 @@ class AffineCalibrator(Calibrator):
         size = size / features.numel() ** 0.5 or 1.0
         rows, classes = features.shape
         cost = rows * classes * max(classes if self.full else 0, 150)
-        single = features.dtype == torch.float32 and cost > _CHEAP
         scale = found.value * size
         coefficients = features.new_zeros((classes + 1 if self.full else 2, classes))
         ridge = self._ridge(*(math.inf if given is None else given for given in self._given))
@@ -109,22 +109,17 @@ class AffineCalibrator(Calibrator):
             visited = int((_CHEAP_FOLDS if self.full else _CHEAP) / cost)
             visited = max(1, min(self.folds, visited))
             loose = _LOOSE_DEAR if self.full and visited < self.folds else _LOOSE
-            folds = _cut(features, target, size, self.folds)
-            search = _Search(folds, scale, visited, loose)
-            ridge, coefficients = self._choose(search, ridge, coefficients.float())
-            del search, folds  # a copy of the rows
+            folds = cut(features, target, size, self.folds)
+            narrow = classes <= MOST_CLASSES and (self._given[0] or WEAKEST) >= WEAKEST
+            kind = NarrowSearch if narrow else Search
+            first = kind(folds, scale, visited, loose)
+            search = Search(folds, scale, visited, loose) if self.full else first
+            ridge, coefficients = self._choose(first, search, ridge, coefficients.float())
+            del first, search, folds  # a copy of the rows
         objective = get_objective(self.objective, self.objective_options)
         if objective.name == "nll" or objective.kind == "searched":
-            dtype = torch.float32 if single else torch.float64
-            blocks = [(x.to(dtype) / size, y) for x, y in to_blocks(features, target)]
-            problem = Problem(blocks, scale)
-            best = minimise(
-                problem,
-                ridge,
-                coefficients.to(dtype),
-                tolerance=_TIGHT_SINGLE if single else _TIGHT,
-                most=3000,
-            )
+            single = features.dtype == torch.float32 and cost > _CHEAP
+            best = _final(features, target, size, scale, ridge, coefficients, single=single)
         else:
             zero = torch.zeros_like(coefficients, dtype=torch.float64)
             scale, best = fit_affine(features, target, size, objective, ridge, zero)
@@ -145,16 +140,21 @@ class AffineCalibrator(Calibrator):
     def _ridge(self, strength: float, off_diagonal: float) -> Ridge:
         return Ridge(strength, strength * self.diagonal_share, off_diagonal)
 
-    def _choose(self, search: _Search, ridge: Ridge, zero: Tensor) -> tuple[Ridge, Tensor]:
-        """The strengths left to the data, and the mean of the folds' coefficients there."""
+    def _choose(
+        self, first: Search, search: Search, ridge: Ridge, zero: Tensor
+    ) -> tuple[Ridge, Tensor]:
+        """The strengths left to the data, and the mean of the folds' coefficients there.
+
+        Diagonals are searched first, by a search of their own where that is faster.
+        """
         strength, off_diagonal = self._given
         top = 1000.0 * max(1.0, zero.shape[1] / 100)
         levels = [top * 10 ** (-0.5 * i) for i in range(_LEVELS)]
         narrow = zero[:2] if self.full else zero
-        state = search.begin(replace(ridge, off_diagonal=math.inf), narrow)
+        state = first.begin(replace(ridge, off_diagonal=math.inf), narrow)
         if strength is None:
             tries = [self._ridge(level, math.inf) for level in levels]
-            state = search.down(state, tries)
+            state = first.down(state, tries)
         if not self.full:
             return state.ridge, state.mean()
         chosen = state.ridge
@@ -168,97 +168,39 @@ class AffineCalibrator(Calibrator):
         return replace(base, off_diagonal=off_diagonal), state.mean()
 
 
-@dataclass(frozen=True)
-class _State:
-    """Strengths, each held-out fold's coefficients under them, and the loss of its rows."""
-
-    ridge: Ridge
-    coefficients: list[Tensor]
-    losses: Tensor
-
-    @property
-    def loss(self) -> float:
-        return float(self.losses.sum())
-
-    def beats(self, other: _State) -> bool:
-        """Better by more than chance makes of a difference of paired rows."""
-        gain = other.losses - self.losses
-        error = float(gain.std()) * len(gain) ** 0.5
-        # Few rows leave the error itself uncertain: 1.5 errors at 50 rows, half of one at many.
-        return float(gain.sum()) > (0.5 + 50 / len(gain)) * error
-
-    def mean(self) -> Tensor:
-        return torch.stack(self.coefficients).mean(0)
-
-
-class _Search:
-    """Strengths compared by the likelihood of rows held out, warm-started from the last."""
-
-    def __init__(self, folds: list[Blocks], scale: float, visited: int, tolerance: float) -> None:
-        self.tolerance = tolerance
-        self.held_out = [Problem(fold, scale) for fold in folds[:visited]]
-        self.fitted = [
-            Problem([b for other in folds if other is not folds[i] for b in other], scale)
-            for i in range(visited)
-        ]
-
-    def begin(self, ridge: Ridge, zero: Tensor) -> _State:
-        coefficients = [zero for _ in self.fitted]
-        if math.isfinite(ridge.intercept):
-            return self._step(ridge, coefficients, [p.curvature(zero) for p in self.fitted])
-        return _State(ridge, coefficients, self._losses(coefficients))
-
-    def down(self, state: _State, tries: list[Ridge]) -> _State:
-        """The best of some ridges, strongest first: every second one, then its neighbours."""
-        curvatures = [p.curvature(c) for p, c in zip(self.fitted, state.coefficients, strict=True)]
-        best, last, at, lowest, worse = state, state, -1, state.loss, 0
-        for i in range(0, len(tries), 2):
-            last = self._step(tries[i], last.coefficients, curvatures)
-            if last.beats(best):
-                best, at = last, i
-            if last.loss < lowest:
-                lowest, worse = last.loss, 0
-            else:
-                # The strongest may be too strong to move at all: look once beyond them.
-                worse += 1
-                if worse == (2 if at < 0 else 1):
-                    break
-        for i in (at - 1, at + 1):
-            if at >= 0 and 0 <= i < len(tries):
-                near = self._step(tries[i], best.coefficients, curvatures)
-                if near.beats(best) or (i < at and not best.beats(near)):
-                    return near
-        return best
-
-    def _step(self, ridge: Ridge, starts: list[Tensor], curvatures: list[Curvature]) -> _State:
-        found = [
-            minimise(
-                problem,
-                ridge,
-                start,
-                tolerance=self.tolerance,
-                most=100,
-                must_converge=False,
-                curvature=curvature,
-            )
-            for problem, start, curvature in zip(self.fitted, starts, curvatures, strict=True)
-        ]
-        return _State(ridge, found, self._losses(found))
-
-    def _losses(self, coefficients: list[Tensor]) -> Tensor:
-        return torch.cat(
-            [p.losses(c) for p, c in zip(self.held_out, coefficients, strict=True)]
-        ).double()
+def _final(
+    features: Tensor,
+    target: Tensor,
+    size: float,
+    scale: float,
+    ridge: Ridge,
+    start: Tensor,
+    *,
+    single: bool,
+) -> Tensor:
+    """The coefficients of least penalised likelihood on all rows."""
+    diagonal = is_diagonal(start) or math.isinf(ridge.off_diagonal)
+    narrow = diagonal and len(start[0]) <= MOST_CLASSES and ridge.intercept >= WEAKEST
+    if narrow and math.isfinite(ridge.intercept) and not single:
+        rows = features.t().double().contiguous() / size
+        begin = start if is_diagonal(start) else _narrow(start)
+        found, _ = NarrowFits(rows, target, scale).minimise(
+            ridge, begin.double().unsqueeze(0), tolerance=_TIGHT
+        )
+        return found[0] if is_diagonal(start) else _widen(found[0])
+    dtype = torch.float32 if single else torch.float64
+    blocks = [(x.to(dtype) / size, y) for x, y in to_blocks(features, target)]
+    return minimise(
+        Problem(blocks, scale),
+        ridge,
+        start.to(dtype),
+        tolerance=_TIGHT_SINGLE if single else _TIGHT,
+        most=3000,
+    )
 
 
-def _cut(features: Tensor, target: Tensor, size: float, folds: int) -> list[Blocks]:
-    """Rows shuffled, scaled and cut into folds, in single precision: enough to compare by."""
-    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
-    found: list[Blocks] = []
-    for fold in range(folds):
-        rows = order[fold::folds].to(features.device)
-        found.append(to_blocks((features[rows] / size).float(), target[rows]))
-    return found
+def _narrow(wide: Tensor) -> Tensor:
+    return torch.stack((wide[:-1].diagonal(), wide[-1]))
 
 
 def _widen(narrow: Tensor) -> Tensor:

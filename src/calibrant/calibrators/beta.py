@@ -10,6 +10,7 @@ from calibrant.calibrators.base import Calibrator, row_blocks
 from calibrant.calibrators.one_vs_rest import log_odds, log_sigmoid, minimise, normalised
 from calibrant.functional.errors import InputError
 
+_SHARING, _SHARING_OF_TWO = 20.0, 5.0
 _ELEMENTS = 1 << 18  # of a block of classes: its features stay near the processor
 _PAIRS = 1 << 17  # beyond which those of the common map are gathered in cells
 _CELLS = 1 << 16  # on each side of 0
@@ -27,7 +28,9 @@ class Beta(Calibrator):
     had been seen that agree with the common map. Both problems are strictly convex and are
     solved exactly (of very many pairs, misses whose log-odds agree to three digits count as
     one of their mean, which moves no coefficient by 1e-5). A class without rows stays near the
-    common map. For two classes both maps say the same.
+    common map. For two classes both maps say the same, and the common one, which fits the
+    pairs of both, is a temperature: s is 20 by default, but 5 for two classes, where the common
+    map knows nothing of a shift between them.
     """
 
     name = "beta"
@@ -35,10 +38,10 @@ class Beta(Calibrator):
     coefficients_: Tensor
 
     def __init__(
-        self, *, ridge: float = 0.1, sharing: float = 20.0, from_logits: bool = True
+        self, *, ridge: float = 0.1, sharing: float | None = None, from_logits: bool = True
     ) -> None:
         super().__init__(from_logits=from_logits)
-        if not (ridge > 0 and sharing >= 0):
+        if not (ridge > 0 and (sharing is None or sharing >= 0)):
             raise InputError(
                 f"ridge must be positive and sharing not negative, found {ridge} and {sharing}"
             )
@@ -52,12 +55,15 @@ class Beta(Calibrator):
         alone = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64, device=odds.device)
         places, struck, times = common_pairs(odds, target)
         common = fit_beta(places, struck, alone, ridge=self.ridge, sharing=0.0, times=times)[0]
+        sharing = self.sharing
+        if sharing is None:
+            sharing = _SHARING if classes > 2 else _SHARING_OF_TWO
         step = max(1, _ELEMENTS // rows)
         found = []
         for k in range(0, classes, step):
             block = odds[:, k : k + step].t().double().contiguous()
             hits = (every[k : k + step].unsqueeze(1) == target).double()
-            found.append(fit_beta(block, hits, common, ridge=self.ridge, sharing=self.sharing))
+            found.append(fit_beta(block, hits, common, ridge=self.ridge, sharing=sharing))
         self.coefficients_ = torch.cat(found)
 
     def _map(self, logits: Tensor) -> Tensor:

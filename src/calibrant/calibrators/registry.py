@@ -39,6 +39,7 @@ CALIBRATORS: dict[str, tuple[str, str, str]] = {
         "IntraOrder",
         "a small network on the sorted row; keeps predictions",
     ),
+    "mixture": ("mixture", "Mixture", "several of these, averaged as held-out rows say"),
     "meta_cal": ("meta_cal", "MetaCal", "turns doubtful rows away, with a stated guarantee"),
     "local_temperature": (
         "local_temperature",

@@ -9,20 +9,27 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator, rows_of
+from calibrant.calibrators.cross_fit import (
+    HeldOut,
+    fold_of,
+    held_out,
+    mixed_held_out,
+    stacked_weights,
+)
 from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores
 from calibrant.functional.errors import InputError
-from calibrant.metrics.toplabel import ece
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MIXTURE = "mixture"
+
 # From simple to complex: of two methods that data cannot tell apart, the first is taken.
+# The mixture is of those before it on the menu in use.
 MENU = (
     "identity",
     "temperature",
@@ -33,9 +40,12 @@ MENU = (
     "intra_order",
     "matrix",
     "dirichlet",
+    MIXTURE,
 )
 _FEW_ROWS = 300
 _MANY_SCORES = 5_000_000
+_MOST_KEPT = 50_000_000  # numbers held for the mixture's ECE; beyond, it is not measured
+_LEAST_SHARE = 0.01  # of a mixture: a method with less is left out of it
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class Choice:
     num_rows: int
     folds: int
     settings: dict[str, Any] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)  # of methods, where a mixture is chosen
 
     def to_frame(self) -> pd.DataFrame:
         """The candidates as a table, best likelihood first."""
@@ -80,6 +91,9 @@ class Choice:
             if self.method == "identity"
             else f"{self.method} is chosen."
         )
+        if self.shares:
+            parts = sorted(self.shares.items(), key=lambda part: -part[1])
+            start = f"A mixture is chosen ({', '.join(f'{s:.0%} {m}' for m, s in parts)})."
         if own.method == best.method:
             return (
                 f"{start} Its log-likelihood on rows it was not fitted on is the best of "
@@ -108,10 +122,12 @@ def calibrate(
     """Fit a calibrator on held-out predictions; by default, choose which.
 
     ``method="auto"`` judges a menu by cross-validated NLL and takes the simplest method
-    within one standard error of the best; doing nothing is always on the menu. With
-    ``preserve_predictions`` only methods that keep every prediction are considered. When
-    ``time_budget`` (seconds) is spent, methods not yet tried are left out, and said to be.
-    The result's ``choice_`` explains itself. Any other ``method`` is fitted as named.
+    within one standard error of the best. Doing nothing is always on the menu; last on it is
+    the mixture of all others that stacking makes of their held-out rows, so taken only where
+    it is better than each by more than that error. With ``preserve_predictions`` only methods
+    that keep every prediction are considered. When ``time_budget`` (seconds) is spent, methods
+    not yet tried are left out, and said to be. The result's ``choice_`` explains itself. Any
+    other ``method`` is fitted as named.
     """
     held = val.in_memory()
     if method != "auto":
@@ -127,7 +143,9 @@ def calibrate(
         seed=seed,
         progress=progress,
     )
-    made = get(choice.method, from_logits=held.is_logits)
+    shares = choice.shares
+    parts = {"members": list(shares), "weights": list(shares.values())} if shares else {}
+    made = get(choice.method, from_logits=held.is_logits, **parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made.fit(held.array, held.labels, ignore_index=held.ignore_index)
@@ -153,23 +171,28 @@ def choose(
     parts = folds or (10 if len(target) < _FEW_ROWS else 2 if logits.numel() > _MANY_SCORES else 5)
     parts = min(parts, len(target))
     assigned = fold_of(target.cpu().numpy(), parts, seed)
-    losses: dict[str, NDArray[np.float64]] = {}
+    keep = MIXTURE in menu and logits.numel() * len(menu) <= _MOST_KEPT
+    judged: dict[str, HeldOut] = {}
+    shares: dict[str, float] = {}
     found: dict[str, tuple[float, float, float, str]] = {}
     started = time.perf_counter()
     for name in _ticking(menu, progress):
         spent = time.perf_counter() - started
-        if time_budget is not None and spent > time_budget and losses:
+        if time_budget is not None and spent > time_budget and judged:
             found[name] = (np.nan, np.nan, 0.0, "not tried: the time budget was spent")
             continue
         begun = time.perf_counter()
         try:
-            losses[name], errors = _held_out(name, logits, target, assigned, parts)
-            note = ""
+            if name == MIXTURE:
+                shares = _shares(judged)
+                judged[name] = mixed_held_out(list(judged.values()), target, assigned)
+            else:
+                judged[name] = held_out(name, logits, target, assigned, keep_outputs=keep)
         except InputError as error:
             found[name] = (np.nan, np.nan, time.perf_counter() - begun, str(error))
             continue
-        spread = float(np.std(errors, ddof=1) / len(errors) ** 0.5) if len(errors) > 1 else 0.0
-        found[name] = (float(np.mean(errors)), spread, time.perf_counter() - begun, note)
+        found[name] = (*_mean_and_error(judged[name].errors), time.perf_counter() - begun, "")
+    losses = {name: one.losses for name, one in judged.items()}
     means = {name: float(each.mean()) for name, each in losses.items()}
     best = min(means, key=lambda name: means[name])
     errors_of = {name: _paired_error(each, losses[best]) for name, each in losses.items()}
@@ -185,44 +208,44 @@ def choose(
         )
         for name in menu
     )
-    return Choice(simplest, candidates, len(target), parts, {"seed": seed})
-
-
-def fold_of(target: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """A fold for every row, the rows of each class spread over the folds."""
-    generator = np.random.default_rng(seed)
-    shuffled = generator.permutation(len(target))
-    by_class = shuffled[np.argsort(target[shuffled], kind="stable")]
-    assigned = np.empty(len(target), dtype=np.int64)
-    assigned[by_class] = np.arange(len(target)) % folds
-    return assigned
+    return Choice(
+        simplest,
+        candidates,
+        len(target),
+        parts,
+        {"seed": seed},
+        shares if simplest == MIXTURE else {},
+    )
 
 
 def _menu(menu: Sequence[str] | None, preserve: bool) -> list[str]:
     names = [n for n in MENU if n in CALIBRATORS] if menu is None else list(menu)
     if "identity" not in names:
         names.insert(0, "identity")
-    kept = [name for name in names if not preserve or get(name).preserves_predictions]
-    return kept
+    if MIXTURE in names[:-1]:
+        raise InputError("the mixture is of the methods before it: put it last on the menu")
+    # Of methods that keep every prediction, so does the mixture.
+    return [n for n in names if not preserve or n == MIXTURE or get(n).preserves_predictions]
 
 
-def _held_out(
-    name: str, logits: Tensor, target: Tensor, assigned: NDArray[np.int64], folds: int
-) -> tuple[NDArray[np.float64], list[float]]:
-    """Each row's loss under a fit on the other folds, and the ECE of each fold."""
-    losses = np.empty(len(target))
-    errors = []
-    for fold in range(folds):
-        test = torch.from_numpy(np.flatnonzero(assigned == fold)).to(target.device)
-        rest = torch.from_numpy(np.flatnonzero(assigned != fold)).to(target.device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # bounds reached on a fold are no news
-            made = get_for_scores(name, from_logits=True)
-            mapped = made.fit(logits[rest], target[rest]).calibrate(logits[test])
-        each = torch.nn.functional.cross_entropy(mapped.double(), target[test], reduction="none")
-        losses[test.cpu().numpy()] = each.cpu().numpy()
-        errors.append(float(ece(mapped, target[test])))
-    return losses, errors
+def _shares(judged: dict[str, HeldOut]) -> dict[str, float]:
+    """The mixture of methods judged, without those it hardly needs."""
+    names = list(judged)
+    while True:
+        weights = stacked_weights(np.stack([judged[name].losses for name in names]))
+        kept = [n for n, w in zip(names, weights, strict=True) if w >= _LEAST_SHARE]
+        if len(kept) == 1:
+            raise InputError(f"{kept[0]} alone is the best mixture")
+        if len(kept) == len(names):
+            return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
+        names = kept
+
+
+def _mean_and_error(errors: list[float]) -> tuple[float, float]:
+    if not errors:
+        return np.nan, np.nan
+    spread = float(np.std(errors, ddof=1) / len(errors) ** 0.5) if len(errors) > 1 else 0.0
+    return float(np.mean(errors)), spread
 
 
 def _paired_error(losses: NDArray[np.float64], best: NDArray[np.float64]) -> float:

@@ -3,7 +3,7 @@
 PyTorch is imported inside the commands that need it, so that help and version are instant.
 """
 
-from calibrant.cli import repair, training
+from calibrant.cli import bench, bench_choices, bench_transport, repair, training
 from calibrant.cli.commands import app, main
 
-__all__ = ["app", "main", "repair", "training"]
+__all__ = ["app", "bench", "bench_choices", "bench_transport", "main", "repair", "training"]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +22,7 @@ from calibrant.functional.soft_rank_pooling import centre_on_device, pool_on_dev
 from calibrant.functional.soft_rank_rows import centre_on_host, pool_on_host
 
 Pooled = tuple[Tensor, Tensor, Tensor, Tensor]
+_NOTHING = nullcontext()
 
 
 def soft_rank(values: Tensor, *, strength: float = 0.05) -> Tensor:
@@ -60,12 +63,11 @@ def soft_rank(values: Tensor, *, strength: float = 0.05) -> Tensor:
         )
     if values.numel() == 0:
         return values.clone()
-    rows = values.reshape(-1, values.shape[-1])
     if torch.compiler.is_compiling():
-        ranks = _soft_rank(rows, float(strength))[0]
-    else:
-        ranks = _SoftRank.apply(rows, float(strength))  # type: ignore[no-untyped-call]
-    return ranks.reshape(values.shape)
+        ranks = _soft_rank(_as_rows(values), float(strength))[0]
+        return ranks.reshape(values.shape)
+    ranks = _SoftRank.apply(values, float(strength))  # type: ignore[no-untyped-call]
+    return ranks
 
 
 def hard_rank(values: Tensor) -> Tensor:
@@ -90,34 +92,47 @@ def _checked(values: Tensor) -> Tensor:
     return values.float() if values.dtype.itemsize < 4 else values
 
 
-def _kernels(values: Tensor) -> ModuleType | None:
-    """The Triton kernels, where these rows can be given to them."""
+def _as_rows(values: Tensor) -> Tensor:
+    return values.reshape(-1, values.shape[-1])
+
+
+def _kernels(values: Tensor, name: str = "soft_rank_triton") -> ModuleType | None:
+    """The Triton kernels of that module, where these rows can be given to them."""
     if not values.is_cuda:
         return None
-    kernels = _working_kernels(values.device)
+    kernels = _working(values.device, name)
     return kernels if kernels and values.shape[-1] <= kernels.LONGEST else None
 
 
-@cache
-def _working_kernels(device: torch.device) -> ModuleType | None:
-    """The Triton kernels if they run here: Triton needs a C compiler and a recent GPU."""
-    from calibrant.functional import soft_rank_triton
+def _fused(values: Tensor) -> ModuleType | None:
+    """The Triton kernels that sort as well, likewise."""
+    return _kernels(values, "soft_rank_triton_fused")
 
-    if not soft_rank_triton.available():
+
+@cache
+def _working(device: torch.device, name: str) -> ModuleType | None:
+    """Kernels if they run here: Triton needs a C compiler and a recent GPU."""
+    kernels = import_module(f"calibrant.functional.{name}")
+    if not kernels.available():
         return None
     try:
         with torch.cuda.device(device):
-            pooled = soft_rank_triton.pool_by_kernel(torch.zeros(1, 2, device=device), 1.0)
-            soft_rank_triton.centre_by_kernel(*pooled, 1.0)
-    except Exception as error:  # whatever a compiler may say, the plain way gives the same
+            kernels.trial(device)
+    except Exception as error:  # whatever a compiler may say, the other ways give the same
         warnings.warn(
-            "Triton is installed but its kernels do not run here, so soft_rank uses tensor "
-            f"operations, which are slower: {str(error).strip().splitlines()[:1]}",
+            "Triton is installed but its kernels do not run here, so soft_rank goes another "
+            f"way, which is slower: {str(error).strip().splitlines()[:1]}",
             RuntimeWarning,
             stacklevel=2,
         )
         return None
-    return soft_rank_triton
+    return kernels
+
+
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """A context of this current device; entering one costs, and most often it is current."""
+    current = device.index == torch.cuda.current_device()
+    return _NOTHING if current else torch.cuda.device(device)
 
 
 def _pool(values: Tensor, strength: float) -> Pooled:
@@ -127,7 +142,7 @@ def _pool(values: Tensor, strength: float) -> Pooled:
     kernels = _kernels(values)
     if kernels is None:
         return pool_on_device(values, strength)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         return kernels.pool_by_kernel(values, strength)
 
 
@@ -138,26 +153,46 @@ def _centre(grad: Tensor, order: Tensor, first: Tensor, last: Tensor, strength: 
     kernels = _kernels(grad)
     if kernels is None:
         return centre_on_device(grad, order, first, last, strength)
-    with torch.cuda.device(grad.device):
+    with _on(grad.device):
         return kernels.centre_by_kernel(grad, order, first, last, strength)
 
 
 class _SoftRank(torch.autograd.Function):
-    """The way taken outside torch.compile: half the cost of a custom operator's dispatch."""
+    """The way taken outside torch.compile: half the cost of a custom operator's dispatch.
+
+    Rows are laid out in here, where no view has to be followed back.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, strength: float) -> Tensor:
-        ranks, *blocks = _pool(values, strength)
-        ctx.save_for_backward(*blocks)
         ctx.strength = strength
-        return ranks
+        kernels = _fused(values)
+        if kernels is not None:
+            with _on(values.device):
+                ranks, packed = kernels.pool_packed(values, strength)
+            ctx.save_for_backward(packed)
+            return ranks
+        ranks, *blocks = _pool(_as_rows(values), strength)
+        ctx.save_for_backward(*blocks)
+        return ranks.view(values.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         # Only a second derivative needs the gradient to be an operation of its own.
-        centre = _gradient if torch.is_grad_enabled() else _centre
-        order, first, last = ctx.saved_tensors
-        return centre(grad, order, first, last, ctx.strength), None
+        again = torch.is_grad_enabled()
+        order, *block = ctx.saved_tensors
+        if block:
+            first, last = block
+        else:
+            packed = order
+            kernels = _working(grad.device, "soft_rank_triton_fused")
+            assert kernels is not None
+            if not again:
+                with _on(grad.device):
+                    return kernels.centre_packed(grad, packed, ctx.strength), None
+            order, first, last = kernels.unpacked(_as_rows(packed))
+        centre = _gradient if again else _centre
+        return centre(_as_rows(grad), order, first, last, ctx.strength).view(grad.shape), None
 
 
 # To torch.compile these are opaque, so its graph does not break at them. Their schemas are

@@ -8,6 +8,7 @@ neighbouring stretches are then merged in pairs, in a number of rounds that n al
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from torch.nn.functional import pad
 # (8 bytes each, a few tables at a time) and rounds of merging.
 _STRETCH = 512
 _TABLE = 1 << 24
+# A GPU scans one row with one block of threads, however long: longer ones are cut to this.
+_SCANNED = 1024
 
 
 def pool_on_device(values: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -54,7 +57,28 @@ def centre_on_device(
 
 def _sums(values: Tensor) -> Tensor:
     """Sums of the first 0, 1, ..., n values along the last dimension."""
-    return pad(values.cumsum(-1), (1, 0))
+    return pad(_running(values, lambda part: part.cumsum(-1), torch.add, 0.0), (1, 0))
+
+
+def _running_max(values: Tensor) -> Tensor:
+    return _running(values, lambda part: part.cummax(-1).values, torch.maximum, -math.inf)
+
+
+def _running(
+    values: Tensor,
+    scan: Callable[[Tensor], Tensor],
+    combine: Callable[[Tensor, Tensor], Tensor],
+    neutral: float,
+) -> Tensor:
+    """Scan the last dimension, long ones in parts that are scanned in turn."""
+    n = values.shape[-1]
+    if n <= _SCANNED:
+        return scan(values)
+    padded = pad(values, (0, -n % _SCANNED), value=neutral)
+    parts = scan(padded.reshape(*values.shape[:-1], -1, _SCANNED))
+    ends = _running(parts[..., -1], scan, combine, neutral)
+    before = pad(ends[..., :-1], (1, 0), value=neutral)
+    return combine(parts, before.unsqueeze(-1)).flatten(-2)[..., :n]
 
 
 def _block_means(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -65,11 +89,16 @@ def _block_means(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 
 def _bounds(starts: Tensor) -> tuple[Tensor, Tensor]:
     """The first and the last place of each place's block, from where blocks start."""
-    n = starts.shape[-1]
-    place = torch.arange(n, device=starts.device)
-    first = torch.where(starts, place, 0).cummax(-1).values
-    ends = pad(starts[:, 1:], (0, 1), value=True)
-    last = torch.where(ends, place, n).flip(-1).cummin(-1).values.flip(-1)
+    rows, n = starts.shape
+    flat = starts.reshape(-1)  # every row begins with a start
+    block = flat.cumsum(0)
+    place = torch.arange(rows * n, device=starts.device)
+    # Where the first, second, ... of all blocks start; what is not a start goes behind them.
+    table = place.new_full((2 * rows * n + 1,), rows * n)
+    table.scatter_(0, torch.where(flat, block - 1, place + rows * n + 1), place)
+    bounds = table[block - 1], table[block] - 1
+    before = torch.arange(0, rows * n, n, device=starts.device).unsqueeze(-1)
+    first, last = (bound.view(rows, n) - before for bound in bounds)
     return first, last
 
 
@@ -84,8 +113,8 @@ def _starts(scaled: Tensor, gaps: Tensor, size: int) -> Tensor:
     # from its highest, nor to the right by more than it has yet to fall: a gap beyond both
     # parts two blocks, and may be cut again.
     shifted = scaled - ramp
-    fallen = shifted.cummax(-1).values - shifted
-    falling = shifted - shifted.flip(-1).cummin(-1).values.flip(-1)
+    fallen = _running_max(shifted) - shifted
+    falling = shifted + _running_max(-shifted.flip(-1)).flip(-1)
     shifted = _sums(torch.minimum(gaps, fallen[:, :-1] + falling[:, 1:] + 2)) - ramp
     stretches = 1 << (-(-n // size) - 1).bit_length()
     beyond = shifted.amax(-1, keepdim=True) + 1  # filled up with values that stay alone

@@ -8,16 +8,16 @@ from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, Rows, batch_value, pick, row_mean, rows_of
+from calibrant.losses.common import IGNORED, Input, Rows, batch_value, pick, row_mean, rows_of
 from calibrant.losses.history import CorrectnessHistory, gaps, right_now
-from calibrant.losses.mbls import check_margin
+from calibrant.losses.mbls import beyond, check_margin
 
 FORMS = ("paper", "authors")
 CONDITIONS = ("margin", "none", "ranking")
 
 
 def acls(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     margin: float = 10.0,
@@ -51,20 +51,27 @@ def acls(
     rows = rows_of(input, target, ignore_index)
     largest, predicted = rows.logits.max(1)
     held = largest if form == "paper" else largest.detach()
-    lowest = rows.logits.min(1).values if form == "paper" else 0.0
-    own = _penalty(largest - lowest - margin, adaptive, condition)
-    others = _penalty(held.unsqueeze(1) - rows.logits - margin, adaptive, condition)
+    gaps_below = held.unsqueeze(1) - rows.logits
+    others = _penalty(gaps_below, margin, adaptive, condition)
     total = others.sum(1)
+    if form != "paper":
+        far = torch.relu(largest) if condition == "margin" else largest
+        own = _penalty(far, margin, adaptive, condition)
+    elif condition == "margin":  # the smallest logit's is the largest of the penalties
+        own = others.max(1).values
+    else:
+        own = _penalty(gaps_below.max(1).values, margin, adaptive, condition)
     if condition != "margin":  # where the term of ŷ itself, a gap of −M, is not 0
         total = total - pick(others, predicted)
-    values = lambda1 * own + lambda2 * (total if class_sum else total / (input.shape[1] - 1))
+    share = lambda2 if class_sum else lambda2 / (rows.logits.shape[1] - 1)
+    values = torch.add(lambda1 * own, total, alpha=share)
     if condition == "ranking":
         values = values * _misranked(rows, right, seen)
-    return batch_value(row_mean(values, rows.counts), rows, reduction)
+    return batch_value(row_mean(values, rows), rows, reduction)
 
 
-def _penalty(gap: Tensor, adaptive: bool, condition: str) -> Tensor:
-    kept = torch.relu(gap) if condition == "margin" else gap
+def _penalty(gap: Tensor, margin: float, adaptive: bool, condition: str) -> Tensor:
+    kept = beyond(gap, margin) if condition == "margin" else gap - margin
     return kept.square() if adaptive else kept
 
 
@@ -75,7 +82,7 @@ def _misranked(rows: Rows, right: Tensor | None, seen: Tensor | None) -> Tensor:
             "condition='ranking' compares samples by their history: it needs right= and seen= "
             "(ACLS(condition='ranking', num_samples=...) keeps them) and logits of shape (N,K)"
         )
-    confidence = rows.log_probs.detach().max(1).values.exp()
+    confidence = rows.top[0].detach().exp()
     history, rise = gaps(confidence, right, seen, rows.counts)
     return (history * rise < 0).to(confidence.dtype)
 
@@ -127,14 +134,15 @@ class ACLS(SecondaryLoss):
             self.local_batch = True  # its pairs are rows of one batch
             self.history = CorrectnessHistory(num_samples)  # type: ignore[arg-type]
 
-    def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
+    def forward(self, input: Input, target: Tensor, *, index: Tensor | None = None) -> Tensor:
         """The loss; ``index`` says which training sample each row is, where it ranks."""
+        rows = rows_of(input, target, self.ignore_index)
         right = seen = None
         if self.history is not None:
-            places = self.history.places(input, index)
+            places = self.history.places(rows.logits, index)
             right, seen = self.history.of(places)
         value = acls(
-            input,
+            rows,
             target,
             margin=self.margin,
             lambda1=self.lambda1,
@@ -148,5 +156,5 @@ class ACLS(SecondaryLoss):
             **self.options(),
         )
         if self.history is not None and self.training and torch.is_grad_enabled():
-            self.history.record(places, *right_now(input, target, self.ignore_index))
+            self.history.record(places, *right_now(rows))
         return value

@@ -12,17 +12,18 @@ from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import (
     IGNORED,
+    Input,
     Rows,
     batch_value,
-    correctness,
-    entropy,
-    row_mean,
+    label_table,
+    negative_entropy,
+    pick,
     rows_of,
 )
 
 
 def avuc(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     threshold: float = 0.5,
@@ -47,7 +48,7 @@ def avuc(
 
 
 def avuc_gs(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     threshold: float = 0.5,
@@ -63,7 +64,7 @@ def avuc_gs(
 
 
 def s_avuc(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     threshold: float = 0.5,
@@ -84,11 +85,18 @@ def s_avuc(
     """
     _check_soft(threshold, temperature)
     rows = rows_of(input, target, ignore_index)
-    _, correct = correctness(rows)
-    h = entropy(rows)
-    uncertain = soft_uncertainty(h / math.log(rows.logits.shape[1]), threshold, temperature)
-    certain = 1.0 - uncertain
-    return _log_ratio(rows, correct, h, uncertain, certain, uncertain, certain, reduction)
+    certainty = negative_entropy(rows)
+    share = certainty / -math.log(rows.logits.shape[1])
+    uncertain = soft_uncertainty(share, threshold, temperature)
+    vague = uncertain * torch.tanh(-certainty)
+    sharp = (1.0 - uncertain) * _not_tanh(certainty)
+    if rows.labels is None:
+        right = pick(label_table(rows), rows.top[1])
+        bad, good = torch.lerp(sharp, vague, right), torch.lerp(vague, sharp, right)
+        return _log_ratio(rows, bad.sum(), good.sum(), reduction)
+    right = rows.top[1] == rows.labels
+    bad, good = torch.where(right, vague, sharp), torch.where(right, sharp, vague)
+    return _log_ratio(rows, rows.kept(bad).sum(), rows.kept(good).sum(), reduction)
 
 
 def soft_uncertainty(share: Tensor, threshold: float, temperature: float) -> Tensor:
@@ -98,13 +106,14 @@ def soft_uncertainty(share: Tensor, threshold: float, temperature: float) -> Ten
     at κ = 0.5 and T = 1. h* is kept away from 0 and 1 by the precision of its numbers, where
     the derivative of the logarithm has no end.
     """
-    margin = torch.finfo(share.dtype).eps
-    odds = torch.logit(share.clamp(margin, 1.0 - margin)) - math.log(threshold / (1.0 - threshold))
-    return torch.sigmoid(odds / temperature)
+    odds = torch.logit(share, eps=torch.finfo(share.dtype).eps)
+    if threshold != 0.5:
+        odds = odds - math.log(threshold / (1.0 - threshold))
+    return torch.sigmoid(odds if temperature == 1 else odds / temperature)
 
 
 def _hard(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     threshold: float,
     ignore_index: int,
@@ -114,34 +123,33 @@ def _hard(
 ) -> Tensor:
     _check_hard(threshold)
     rows = rows_of(input, target, ignore_index)
-    confidence, correct = correctness(rows)
+    confidence = rows.top[0].exp()
     confidence = confidence.detach() if stopped else confidence
-    h = entropy(rows)
-    uncertain = (h > threshold).to(h.dtype)
-    certain, doubt = 1.0 - uncertain, 1.0 - confidence
-    factors = (uncertain * confidence, certain * confidence, uncertain * doubt, certain * doubt)
-    return _log_ratio(rows, correct, h, *factors, reduction)
+    certainty = negative_entropy(rows)
+    # −tanh h in uncertain rows, 1 − tanh h in certain ones: its sign says which it is. Times c
+    # in right rows and c − 1 in wrong ones, it is positive in the rows of AC and IU, negative
+    # in those of AU and IC, and as large as what the row adds to them.
+    moving = torch.tanh(certainty) + (certainty >= -threshold)
+    if rows.labels is None:
+        right = pick(label_table(rows), rows.top[1])
+        as_right, as_wrong = confidence * moving, (confidence - 1.0) * moving
+        bad = torch.lerp(torch.relu(-as_wrong), torch.relu(-as_right), right)
+        good = torch.lerp(torch.relu(as_wrong), torch.relu(as_right), right)
+        return _log_ratio(rows, bad.sum(), good.sum(), reduction)
+    wrong = rows.top[1] != rows.labels
+    signed = rows.kept(torch.add(confidence, wrong, alpha=-1) * moving)
+    return _log_ratio(rows, torch.relu(-signed).sum(), torch.relu(signed).sum(), reduction)
 
 
-def _log_ratio(
-    rows: Rows,
-    correct: Tensor,
-    h: Tensor,
-    right_uncertain: Tensor,
-    right_certain: Tensor,
-    wrong_uncertain: Tensor,
-    wrong_certain: Tensor,
-    reduction: str,
-) -> Tensor:
-    """ln(1 + (AU + IC)/(AC + IU)), each a factor times tanh h where uncertain, else 1 − tanh h."""
-    vague = torch.tanh(h)
-    sharp = 2.0 * torch.sigmoid(-2.0 * h)  # 1 − tanh h, without its cancellation
-    wrong = 1.0 - correct
-    bad = correct * right_uncertain * vague + wrong * wrong_certain * sharp
-    good = correct * right_certain * sharp + wrong * wrong_uncertain * vague
-    floor = torch.finfo(h.dtype).eps
-    ratio = row_mean(bad, rows.counts) / row_mean(good, rows.counts).clamp_min(floor)
-    return batch_value(torch.log1p(ratio), rows, reduction)
+def _not_tanh(certainty: Tensor) -> Tensor:
+    """1 − tanh h of −h, without its cancellation."""
+    return 2.0 * torch.sigmoid(2.0 * certainty)
+
+
+def _log_ratio(rows: Rows, bad: Tensor, good: Tensor, reduction: str) -> Tensor:
+    """ln(1 + bad/good), of the sums AU + IC and AC + IU."""
+    under = torch.clamp_min(good, rows.number * torch.finfo(good.dtype).eps)
+    return batch_value(torch.log1p(bad / under), rows, reduction)
 
 
 def _check_hard(threshold: float) -> None:
@@ -167,7 +175,7 @@ class AvUC(SecondaryLoss):
         _check_hard(threshold)
         self.threshold = threshold
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return avuc(input, target, threshold=self.threshold, **self.options())
 
@@ -177,7 +185,7 @@ class AvUCGS(AvUC):
 
     name = "avuc_gs"
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return avuc_gs(input, target, threshold=self.threshold, **self.options())
 
@@ -198,7 +206,7 @@ class SoftAvUC(SecondaryLoss):
         _check_soft(threshold, temperature)
         self.threshold, self.temperature = threshold, temperature
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return s_avuc(
             input,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.functional.errors import InputError
-from calibrant.losses.common import IGNORED, REDUCTIONS
+from calibrant.losses.common import IGNORED, REDUCTIONS, Input
 
 
 class Reduced(TypedDict, total=False):
@@ -48,7 +48,7 @@ class Loss(nn.Module):
         """Options every functional twin takes."""
         return {"reduction": self.reduction, "ignore_index": self.ignore_index}
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         raise NotImplementedError
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from calibrant.losses.base import PrimaryLoss
-from calibrant.losses.common import IGNORED, Rows, reduce, rows_of, weigh
+from calibrant.losses.common import IGNORED, Input, less_labels, reduce, rows_of, weigh
 
 
 def brier(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     weight: Tensor | None = None,
@@ -24,18 +23,8 @@ def brier(
     the loss is 0 at p = q. ``weight`` weighs a sample by its class.
     """
     rows = rows_of(input, target, ignore_index)
-    values = _gaps(rows).square().sum(1)
+    values = rows.kept(less_labels(rows.log_probs.exp(), rows).square().sum(1))
     return reduce(weigh(values, rows, weight), rows, reduction, weight)
-
-
-def _gaps(rows: Rows) -> Tensor:
-    """p − 1[k=y], without a table of the labels where they are indices."""
-    probs = rows.log_probs.exp()
-    if rows.soft is not None:
-        return probs - rows.soft
-    assert rows.labels is not None
-    place = rows.labels.unsqueeze(1)
-    return probs.scatter_add(1, place, torch.full_like(place, -1.0, dtype=probs.dtype))
 
 
 class Brier(PrimaryLoss):
@@ -43,6 +32,6 @@ class Brier(PrimaryLoss):
 
     name = "brier"
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return brier(input, target, **self.options())

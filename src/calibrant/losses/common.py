@@ -3,16 +3,18 @@
 Dense (N,K,...) logits are viewed as (N,K,L), never copied: the classes are dimension 1 of
 every tensor here, and a number a row has the shape (N,) or (N,L). Nothing selects rows by a
 mask or reads a value back, so that a loss compiles to one graph and never waits for the
-device; rows to be ignored are kept and weigh nothing.
+device; rows to be ignored are kept and weigh nothing. On a fast device a small batch costs what
+its operations cost to launch: what several losses need is computed when first asked for, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from calibrant.functional.errors import InputError, first
 
@@ -20,36 +22,91 @@ IGNORED = -100  # torch.nn's default
 REDUCTIONS = ("none", "mean", "sum")
 
 
-class Rows(NamedTuple):
-    """Logits and labels, in at least float32."""
+class Rows:
+    """Logits and labels, in at least float32; what follows from them, once it is asked for."""
 
-    logits: Tensor  # (N,K) or (N,K,L)
-    log_probs: Tensor  # ln p, of the same shape
-    labels: Tensor | None  # (N,) or (N,L), 0 where ignored; None where targets are soft
-    soft: Tensor | None  # class-probability targets, of the shape of the logits
-    counts: Tensor  # (N,) or (N,L), bool: rows not ignored
+    def __init__(
+        self, logits: Tensor, labels: Tensor | None, soft: Tensor | None, ignore_index: int
+    ) -> None:
+        self.logits = logits  # (N,K) or (N,K,L)
+        self.labels = labels  # (N,) or (N,L), as given; None where targets are soft
+        self.soft = soft  # class-probability targets, of the shape of the logits
+        self.ignore_index = ignore_index
+        self._log_probs: Tensor | None = None
+        self._top: tuple[Tensor, Tensor] | None = None
+        self._cost: Tensor | None = None
+        self._counts: Tensor | None = None
+        self._number: Tensor | None = None
+
+    @property
+    def log_probs(self) -> Tensor:
+        """ln p, of the shape of the logits."""
+        if self._log_probs is None:
+            self._log_probs = torch.log_softmax(self.logits, dim=1)
+        return self._log_probs
+
+    @property
+    def top(self) -> tuple[Tensor, Tensor]:
+        """The largest ln p and its class ŷ, a number a row."""
+        if self._top is None:
+            values, classes = self.log_probs.max(1)
+            self._top = values, classes
+        return self._top
+
+    @property
+    def cost(self) -> Tensor:
+        """−ln p_y of class indices, a number a row; 0, and no gradient, where ignored."""
+        if self._cost is None:
+            assert self.labels is not None
+            self._cost = F.nll_loss(
+                self.log_probs, self.labels, ignore_index=self.ignore_index, reduction="none"
+            )
+        return self._cost
+
+    @property
+    def counts(self) -> Tensor:
+        """Which rows are not ignored: (N,) or (N,L), bool."""
+        if self._counts is None:
+            if self.labels is None:
+                self._counts = torch.ones_like(self.logits[:, 0], dtype=torch.bool)
+            else:
+                self._counts = self.labels != self.ignore_index
+        return self._counts
+
+    @property
+    def number(self) -> Tensor | int:
+        """How many rows are not ignored, at least 1."""
+        if self.labels is None:
+            return self.logits.numel() // self.logits.shape[1]
+        if self._number is None:
+            self._number = self.counts.sum().clamp_min(1)
+        return self._number
+
+    @property
+    def places(self) -> Tensor:
+        """The labels, 0 where ignored: to look up by."""
+        assert self.labels is not None
+        return (
+            self.labels if 0 <= self.ignore_index < self.logits.shape[1] else self.kept(self.labels)
+        )
+
+    def kept(self, values: Tensor, other: float = 0) -> Tensor:
+        """A value a row, ``other`` where ignored."""
+        return values if self.labels is None else values.where(self.counts, other)
 
 
-def rows_of(input: Tensor, target: Tensor, ignore_index: int = IGNORED) -> Rows:
+Input: TypeAlias = Tensor | Rows  # `compose` hands the parts of a sum the same rows
+
+
+def rows_of(input: Input, target: Tensor, ignore_index: int = IGNORED) -> Rows:
     """Rows of (N,K,...) logits with (N,...) class indices or (N,K,...) class probabilities."""
-    if target.is_floating_point():
-        check(input, target, ignore_index)
-        logits = at_least_float32(input)
-        soft = target.to(logits.dtype).reshape(logits.shape)
-        every = torch.ones_like(soft[:, 0], dtype=torch.bool)
-        return Rows(logits, torch.log_softmax(logits, dim=1), None, soft, every)
-    logits, labels, counts = checked(input, target, ignore_index)
-    return Rows(logits, torch.log_softmax(logits, dim=1), labels.where(counts, 0), None, counts)
-
-
-def checked(
-    input: Tensor, target: Tensor, ignore_index: int = IGNORED
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits (N,K) or (N,K,L), their class indices as given, and which rows count."""
+    if isinstance(input, Rows):
+        return input
     check(input, target, ignore_index)
     logits = at_least_float32(input)
-    labels = target.long().reshape(logits[:, 0].shape)
-    return logits, labels, labels != ignore_index
+    if target.is_floating_point():
+        return Rows(logits, None, target.to(logits.dtype).reshape(logits.shape), ignore_index)
+    return Rows(logits, target.long().reshape(logits[:, 0].shape), None, ignore_index)
 
 
 def at_least_float32(input: Tensor) -> Tensor:
@@ -64,15 +121,15 @@ def pick(table: Tensor, index: Tensor) -> Tensor:
 
 
 def expected(rows: Rows, value: Callable[[Tensor], Tensor], weight: Tensor | None = None) -> Tensor:
-    """A loss of the true class's ln p, a value a row: of soft labels its expectation.
+    """A loss of the true class's −ln p, a value a row: of soft labels its expectation.
 
     ``weight`` is a weight a class, as in `torch.nn.CrossEntropyLoss`.
     """
     if rows.labels is not None:
-        return weigh(value(pick(rows.log_probs, rows.labels)), rows, weight)
+        return weigh(value(rows.cost), rows, weight)
     assert rows.soft is not None
     table = rows.soft if weight is None else rows.soft * _by_class(rows, weight)
-    return (table * value(rows.log_probs)).sum(1)
+    return (table * value(-rows.log_probs)).sum(1)
 
 
 def weigh(values: Tensor, rows: Rows, weight: Tensor | None) -> Tensor:
@@ -81,10 +138,13 @@ def weigh(values: Tensor, rows: Rows, weight: Tensor | None) -> Tensor:
 
 
 def correctness(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Confidence c = max p and a = 1[ŷ = y] a row; of soft labels, a is the label's share of ŷ."""
-    best, predicted = rows.log_probs.max(1)
+    """Confidence c = max p and a = 1[ŷ = y] a row; of soft labels, a is the label's share of ŷ.
+
+    Of class indices a is a bool, and false in rows to be ignored unless they are called a class.
+    """
+    best, predicted = rows.top
     if rows.labels is not None:
-        return best.exp(), (predicted == rows.labels).to(best.dtype)
+        return best.exp(), predicted == rows.labels
     assert rows.soft is not None
     return best.exp(), pick(rows.soft, predicted)
 
@@ -93,38 +153,48 @@ def label_table(rows: Rows) -> Tensor:
     """1[k = y] or the soft labels, of the shape of the logits."""
     if rows.soft is not None:
         return rows.soft
-    assert rows.labels is not None
-    table = torch.zeros_like(rows.log_probs)
-    return table.scatter(1, rows.labels.unsqueeze(1), 1.0)
+    table = torch.zeros_like(rows.logits)
+    return table.scatter(1, rows.places.unsqueeze(1), 1.0)
 
 
-def entropy(rows: Rows) -> Tensor:
-    """h = −Σ_k p_k ln p_k in nats, a number a row; finite, as is its gradient."""
-    return -(rows.log_probs.exp() * rows.log_probs).sum(1)
+def less_labels(table: Tensor, rows: Rows) -> Tensor:
+    """A table of the shape of the logits less 1[k = y] or the soft labels, without another one."""
+    if rows.soft is not None:
+        return table - rows.soft
+    place = rows.places.unsqueeze(1)
+    return table.scatter_add(1, place, table.new_full((), -1.0).expand_as(place))
 
 
-def row_mean(values: Tensor, counts: Tensor) -> Tensor:
+def negative_entropy(rows: Rows) -> Tensor:
+    """−h = Σ_k p_k ln p_k in nats, a number a row; finite, as is its gradient."""
+    return (rows.log_probs.exp() * rows.log_probs).sum(1)
+
+
+def row_mean(values: Tensor, rows: Rows) -> Tensor:
     """The mean over rows that count; 0 where none does."""
-    return values.where(counts, 0).sum() / counts.sum().clamp_min(1)
+    return rows.kept(values).sum() / rows.number
 
 
 def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = None) -> Tensor:
-    """One value a row, their mean or their sum; ignored rows are 0 and not counted.
+    """One value a row, 0 where ignored, their mean or their sum; ignored rows are not counted.
 
     Where the values carry class weights, ``weight`` is given again: as in
     `torch.nn.CrossEntropyLoss`, the mean is over the weights of class indices, and over the
     number of rows of soft labels.
     """
     check_reduction(reduction)
-    values = values.where(rows.counts, 0)
     if reduction == "none":
         return values
     if reduction == "sum":
         return values.sum()
     if weight is None or rows.labels is None:
-        return values.sum() / rows.counts.sum().clamp_min(1)
-    total = _row_weights(rows, weight).where(rows.counts, 0).sum()
-    return values.sum() / total.where(total > 0, torch.ones_like(total))
+        return values.sum() / rows.number
+    return values.sum() / positive(rows.kept(_row_weights(rows, weight)).sum())
+
+
+def positive(total: Tensor) -> Tensor:
+    """A number to divide by: 1 where nothing is to be divided."""
+    return total.where(total > 0, torch.ones_like(total))
 
 
 def check_reduction(reduction: str) -> str:
@@ -142,7 +212,7 @@ def batch_value(value: Tensor, rows: Rows, reduction: str) -> Tensor:
         )
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction is mean or sum, found {reduction!r}")
-    return value * rows.counts.sum() if reduction == "sum" else value
+    return value * rows.number if reduction == "sum" else value
 
 
 def class_weights(logits: Tensor, weight: Tensor) -> Tensor:
@@ -163,7 +233,7 @@ def _by_class(rows: Rows, weight: Tensor) -> Tensor:
 def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
     weights = _by_class(rows, weight)
     if rows.labels is not None:
-        return weights.reshape(-1)[rows.labels]
+        return weights.reshape(-1)[rows.places]
     assert rows.soft is not None
     return (rows.soft * weights).sum(1)
 

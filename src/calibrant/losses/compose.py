@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Loss
+from calibrant.losses.common import Input, rows_of
 
 
 class Composed(nn.Module):
@@ -22,7 +23,10 @@ class Composed(nn.Module):
         self.primary = primary
         self.betas = tuple(float(beta) for beta, _ in terms)
         self.secondaries = nn.ModuleList(term for _, term in terms)
-        self.needs_index = any(part.needs_index for part in (primary, *self._terms()))
+        parts = (primary, *self._terms())
+        self.needs_index = any(part.needs_index for part in parts)
+        # Losses of this package take the rows of logits that were made for another of them.
+        self._shares = all(type(part).__module__.startswith(__package__) for part in parts)
 
     @property
     def local_batch(self) -> bool:
@@ -31,13 +35,17 @@ class Composed(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
         """The sum; ``index`` says which training samples the rows are, where a part asks."""
-        first = _call(self.primary, input, target, index)
-        return first + self.added(input, target, index=index) if self.betas else first
+        rows = self._rows(input, target)
+        value = _call(self.primary, rows, target, index)
+        for beta, term in zip(self.betas, self._terms(), strict=True):
+            value = torch.add(value, _call(term, rows, target, index), alpha=beta)
+        return value
 
     def added(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
         """Σ β · secondary alone."""
+        rows = self._rows(input, target)
         values = [
-            beta * _call(term, input, target, index)
+            beta * _call(term, rows, target, index)
             for beta, term in zip(self.betas, self._terms(), strict=True)
         ]
         return torch.stack(values).sum() if len(values) > 1 else values[0]
@@ -55,6 +63,9 @@ class Composed(nn.Module):
         """The weights."""
         return f"betas={self.betas}"
 
+    def _rows(self, input: Tensor, target: Tensor) -> Input:
+        return rows_of(input, target, self.primary.ignore_index) if self._shares else input
+
     def _terms(self) -> list[Loss]:
         return list(self.secondaries)  # type: ignore[arg-type]
 
@@ -64,7 +75,7 @@ def compose(primary: Loss, *terms: tuple[float, Loss]) -> Composed:
     return Composed(primary, *terms)
 
 
-def _call(part: Loss, input: Tensor, target: Tensor, index: Tensor | None) -> Tensor:
+def _call(part: Loss, input: Input, target: Tensor, index: Tensor | None) -> Tensor:
     if part.needs_index:
         value: Tensor = part(input, target, index=index)
         return value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from calibrant.losses.base import SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, entropy, row_mean, rows_of
+from calibrant.losses.common import IGNORED, Input, batch_value, negative_entropy, row_mean, rows_of
 
 
 def confidence_penalty(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     ignore_index: int = IGNORED,
@@ -22,7 +22,7 @@ def confidence_penalty(
     which is β = 0.1/K.
     """
     rows = rows_of(input, target, ignore_index)
-    return batch_value(-row_mean(entropy(rows), rows.counts), rows, reduction)
+    return batch_value(row_mean(negative_entropy(rows), rows), rows, reduction)
 
 
 class ConfidencePenalty(SecondaryLoss):
@@ -32,6 +32,6 @@ class ConfidencePenalty(SecondaryLoss):
     local_batch = False  # a mean over samples
     beta = 0.1
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return confidence_penalty(input, target, **self.options())

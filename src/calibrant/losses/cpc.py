@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, Rows, batch_value, pick, row_mean, rows_of
+from calibrant.losses.common import IGNORED, Input, Rows, batch_value, row_mean, rows_of
 
 # Pairs held at once: what a core's cache holds, or enough to keep a device busy.
 _PAIRS = 1 << 18
@@ -20,7 +20,7 @@ _STRAIGHT = 40.0  # softplus is the identity above it, in float64 too
 
 
 def cpc(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     lambda1: float = 0.1,
@@ -37,22 +37,21 @@ def cpc(
     does not; a second derivative is refused.
     """
     rows = rows_of(input, target, ignore_index)
-    classes = input.shape[1]
+    classes = rows.logits.shape[1]
     first = lambda1 / (classes - 1)
     second = lambda2 / ((classes - 1) * (classes - 2)) if classes > 2 else 0.0
     values = _hard(rows, first, second) if rows.soft is None else _soft(rows, first, second)
-    return batch_value(row_mean(values, rows.counts), rows, reduction)
+    return batch_value(row_mean(values, rows), rows, reduction)
 
 
 def _hard(rows: Rows, first: float, second: float) -> Tensor:
-    assert rows.labels is not None
-    label = rows.labels.unsqueeze(1)
+    label = rows.places.unsqueeze(1)
     place = torch.arange(rows.logits.shape[1] - 1, device=label.device)
     place = place.reshape(1, -1, *[1] * (label.ndim - 2))
     others = rows.logits.gather(1, place + (place >= label))
-    against = softplus(others - pick(rows.logits, rows.labels).unsqueeze(1), threshold=_STRAIGHT)
+    against = softplus(others - rows.logits.gather(1, label), threshold=_STRAIGHT)
     pairs: Tensor = _PairSum.apply(others, None, None)  # type: ignore[no-untyped-call]
-    return first * against.sum(1) + second * pairs
+    return torch.add(first * against.sum(1), pairs, alpha=second)
 
 
 def _soft(rows: Rows, first: float, second: float) -> Tensor:
@@ -88,8 +87,7 @@ def _pair_sums(
 ) -> tuple[Tensor, Tensor]:
     """The sum and its gradient; blocks of k against every l, so never all pairs at once."""
     classes = logits.shape[1]
-    value = torch.zeros_like(logits[:, 0])
-    rows, columns = torch.zeros_like(logits), torch.zeros_like(logits)
+    values, in_rows, columns = [], [], None
     # A compiled graph holds every block, and need not hold what is in one.
     in_cache = logits.device.type == "cpu" and not torch.compiler.is_compiling()
     at_once = _PAIRS if in_cache else _DEVICE_PAIRS
@@ -101,11 +99,13 @@ def _pair_sums(
         if first is not None and second is not None:
             weight = first[:, block].unsqueeze(2) - second.unsqueeze(1)
             cost, pull = weight * cost, weight * pull
-            columns += pull.sum(1)
-        value += cost.sum((1, 2))
-        rows[:, block] = pull.sum(2)
+            columns = pull.sum(1) if columns is None else columns + pull.sum(1)
+        values.append(cost.sum((1, 2)))
+        in_rows.append(pull.sum(2))
+    value = torch.stack(values).sum(0) if len(values) > 1 else values[0]
+    rows = torch.cat(in_rows, 1) if len(in_rows) > 1 else in_rows[0]
     # The pairs k = l came along: ln 2 each, and a gradient that cancels.
-    if first is not None and second is not None:
+    if first is not None and second is not None and columns is not None:
         return value - math.log(2) * (first - second).sum(1), columns - rows
     return value - math.log(2) * classes, classes - 2 * rows
 
@@ -122,6 +122,6 @@ class PairwiseConstraints(SecondaryLoss):
         super().__init__(**common)
         self.lambda1, self.lambda2 = lambda1, lambda2
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return cpc(input, target, lambda1=self.lambda1, lambda2=self.lambda2, **self.options())

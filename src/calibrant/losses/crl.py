@@ -8,12 +8,12 @@ from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, row_mean, rows_of
+from calibrant.losses.common import IGNORED, Input, batch_value, row_mean, rows_of
 from calibrant.losses.history import CorrectnessHistory, gaps, right_now
 
 
 def crl(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     right: Tensor,
@@ -28,16 +28,16 @@ def crl(
     was classified right of the times it was seen. Pairs of equal h give 0, and so do those
     with a sample never seen. Dense (N,K,...) logits are refused: samples have histories.
     """
-    if input.ndim != 2:
+    rows = rows_of(input, target, ignore_index)
+    if rows.logits.ndim != 2:
         raise InputError(
             "crl ranks samples by their history, one prediction each: logits must have shape "
-            f"(N,K), found {tuple(input.shape)}"
+            f"(N,K), found {tuple(rows.logits.shape)}"
         )
-    rows = rows_of(input, target, ignore_index)
-    confidence = rows.log_probs.max(1).values.exp()
+    confidence = rows.top[0].exp()
     history, rise = gaps(confidence, right, seen, rows.counts)
     values = torch.relu(history.abs() - history.sign() * rise)
-    return batch_value(row_mean(values, rows.counts), rows, reduction)
+    return batch_value(row_mean(values, rows), rows, reduction)
 
 
 class CorrectnessRanking(SecondaryLoss):
@@ -57,11 +57,12 @@ class CorrectnessRanking(SecondaryLoss):
         super().__init__(**common)
         self.history = CorrectnessHistory(num_samples)
 
-    def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
+    def forward(self, input: Input, target: Tensor, *, index: Tensor | None = None) -> Tensor:
         """The loss; ``index`` says which training sample each row is."""
-        places = self.history.places(input, index)
+        rows = rows_of(input, target, self.ignore_index)
+        places = self.history.places(rows.logits, index)
         right, seen = self.history.of(places)
-        value = crl(input, target, right=right, seen=seen, **self.options())
+        value = crl(rows, target, right=right, seen=seen, **self.options())
         if self.training and torch.is_grad_enabled():
-            self.history.record(places, *right_now(input, target, self.ignore_index))
+            self.history.record(places, *right_now(rows))
         return value

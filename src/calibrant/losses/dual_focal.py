@@ -7,11 +7,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, expected, reduce, rows_of
+from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.focal import check_gamma, power
 
 
 def dual_focal(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     gamma: float = 5.0,
@@ -27,11 +28,12 @@ def dual_focal(
     expectation, Σ_k q_k·(loss of class k), each with the p_j below its own p_k.
     """
 
-    def value(log_true: Tensor) -> Tensor:
+    check_gamma(gamma)
+
+    def value(cost: Tensor) -> Tensor:
+        log_true = -cost
         below = _all_below(log_true) if rows.labels is None else _below(rows.log_probs, log_true)
-        base = below - torch.expm1(log_true)
-        # Below γ = 1 the power's derivative is infinite at 0: the floor stops it there.
-        return -(base.clamp_min(torch.finfo(base.dtype).tiny) ** gamma) * log_true
+        return power(below - torch.expm1(log_true), gamma) * cost
 
     rows = rows_of(input, target, ignore_index)
     return reduce(expected(rows, value, weight), rows, reduction, weight)
@@ -39,7 +41,7 @@ def dual_focal(
 
 def _below(log_probs: Tensor, log_true: Tensor) -> Tensor:
     """The largest p_k strictly below p_y: a number a row, 0 where there is none."""
-    lower = log_probs.masked_fill(log_probs >= log_true.unsqueeze(1), -torch.inf)
+    lower = log_probs.where(log_probs < log_true.unsqueeze(1), -torch.inf)
     return lower.max(1).values.exp()
 
 
@@ -63,8 +65,9 @@ class DualFocal(PrimaryLoss):
 
     def __init__(self, *, gamma: float = 5.0, **common: Unpack[Common]) -> None:
         super().__init__(**common)
+        check_gamma(gamma)
         self.gamma = gamma
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return dual_focal(input, target, gamma=self.gamma, **self.options())

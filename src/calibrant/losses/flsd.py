@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, expected, reduce, rows_of
-from calibrant.losses.focal import focal_weight
+from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.focal import check_gamma, power
 
 
 def flsd(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     gamma_below: float = 5.0,
@@ -29,11 +32,12 @@ def flsd(
     the expectation, Σ_k q_k·(loss of class k).
     """
 
-    def value(log_true: Tensor) -> Tensor:
-        factor = focal_weight(log_true, gamma_below).where(
-            log_true.exp() < threshold, focal_weight(log_true, gamma_above)
-        )
-        return -factor * log_true
+    check_gamma(gamma_below, gamma_above)
+    least = -math.log(threshold) if threshold > 0 else math.inf  # −ln p_y where p_y < threshold
+
+    def value(cost: Tensor) -> Tensor:
+        base = -torch.expm1(-cost)
+        return cost * torch.where(cost > least, power(base, gamma_below), power(base, gamma_above))
 
     rows = rows_of(input, target, ignore_index)
     return reduce(expected(rows, value, weight), rows, reduction, weight)
@@ -53,10 +57,11 @@ class SampleDependentFocal(PrimaryLoss):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
+        check_gamma(gamma_below, gamma_above)
         self.gamma_below, self.gamma_above = gamma_below, gamma_above
         self.threshold = threshold
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return flsd(
             input,

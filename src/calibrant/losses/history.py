@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.functional.errors import InputError, first
+from calibrant.losses.common import Rows
 
 
 class CorrectnessHistory(nn.Module):
@@ -74,9 +75,9 @@ class CorrectnessHistory(nn.Module):
     @torch.no_grad()
     def record(self, index: Tensor, correct: Tensor, counts: Tensor | None = None) -> None:
         """Count these samples as seen, and as right where ``correct``, in rows that count."""
-        right = correct.to(self.counts.dtype)
-        seen = torch.ones_like(right) if counts is None else counts.to(right.dtype)
-        self.counts.index_add_(1, index, torch.stack((right * seen, seen)))
+        seen = torch.ones_like(correct) if counts is None else counts
+        more = torch.stack((correct & seen, seen)).to(self.counts.dtype)
+        self.counts.index_add_(1, index, more)
 
     @torch.no_grad()
     def synchronize(self, group: Any = None) -> None:
@@ -95,19 +96,17 @@ class CorrectnessHistory(nn.Module):
         return f"num_samples={self.counts.shape[1]}"
 
 
-def right_now(input: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+def right_now(rows: Rows) -> tuple[Tensor, Tensor]:
     """Whether ŷ = y a row, and whether the row counts; of soft labels y is the largest class."""
-    predicted = input.detach().argmax(1)
-    if target.is_floating_point():
-        return predicted == target.argmax(1), torch.ones_like(predicted, dtype=torch.bool)
-    return predicted == target, target != ignore_index
+    label = rows.labels if rows.soft is None else rows.soft.argmax(1)
+    assert label is not None
+    return rows.top[1] == label, rows.counts
 
 
 def partners(counts: Tensor) -> Tensor:
     """For each row that counts, the next one that does, the last one's being the first."""
-    place = torch.arange(len(counts), device=counts.device)
-    order = (~counts).to(torch.uint8).argsort(stable=True)
-    following = (place + 1).where(place + 1 < counts.sum(), 0)
+    order = counts.to(torch.uint8).argsort(stable=True, descending=True)
+    following = torch.arange(1, len(counts) + 1, device=counts.device) % counts.sum().clamp_min(1)
     return torch.empty_like(order).scatter(0, order, order.gather(0, following))
 
 
@@ -117,7 +116,6 @@ def gaps(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> tup
     Where either was never seen the history has nothing to say, and h_i − h_j is 0.
     """
     pair = partners(counts)
-    rate = right.to(confidence.dtype) / seen.clamp_min(1)
-    known = (seen > 0) & (seen.gather(0, pair) > 0)
-    history = (rate - rate.gather(0, pair)).where(known, 0)
+    rate = right.to(confidence.dtype) / seen  # NaN where never seen, and so is what it is less
+    history = (rate - rate.gather(0, pair)).nan_to_num(0.0, 0.0, 0.0)
     return history, confidence - confidence.gather(0, pair)

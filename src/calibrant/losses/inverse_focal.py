@@ -9,7 +9,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, expected, reduce, rows_of
+from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.focal import check_gamma
 
 # The loss falls with p_y everywhere as long as γ ≤ (1+p)/(−p ln p) for every p. That is least
 # where ln p = −(1+p), at p = W(1/e) = 0.27846 (Lambert's W), and is 1/p there.
@@ -17,7 +18,7 @@ LARGEST_FALLING_GAMMA = 3.591121476668622
 
 
 def inverse_focal(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     gamma: float = 1.5,
@@ -33,12 +34,13 @@ def inverse_focal(
     function: a larger γ warns. Good γ per network are in r-aurc's table 4. Of class
     probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
     """
+    check_gamma(gamma)
     _warn_where_rising(gamma)
     return _loss(input, target, gamma, weight, ignore_index, reduction)
 
 
 def _loss(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     gamma: float,
     weight: Tensor | None,
@@ -46,7 +48,7 @@ def _loss(
     reduction: str,
 ) -> Tensor:
     rows = rows_of(input, target, ignore_index)
-    values = expected(rows, lambda log_true: -((1.0 + log_true.exp()) ** gamma) * log_true, weight)
+    values = expected(rows, lambda cost: (1.0 + (-cost).exp()) ** gamma * cost, weight)
     return reduce(values, rows, reduction, weight)
 
 
@@ -66,9 +68,10 @@ class InverseFocal(PrimaryLoss):
 
     def __init__(self, *, gamma: float = 1.5, **common: Unpack[Common]) -> None:
         super().__init__(**common)
+        check_gamma(gamma)
         _warn_where_rising(gamma)
         self.gamma = gamma
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return _loss(input, target, self.gamma, **self.options())

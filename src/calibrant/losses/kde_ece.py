@@ -9,11 +9,11 @@ from typing_extensions import Unpack
 from calibrant.functional.errors import InputError
 from calibrant.functional.kernels import affinity, best_bandwidth, blocks, log_constants
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, label_table, row_mean, rows_of
+from calibrant.losses.common import IGNORED, Input, batch_value, label_table, row_mean, rows_of
 
 
 def kde_ece(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     order: float = 1.0,
@@ -34,15 +34,15 @@ def kde_ece(
     compared with every other.
     """
     _check(order, bandwidth)
-    if input.ndim != 2:
+    rows = rows_of(input, target, ignore_index)
+    if rows.logits.ndim != 2:
         raise InputError(
             "kde_ece compares every row with every other: logits must have shape (N,K), found "
-            f"{tuple(input.shape)}; give it a sample of the rows"
+            f"{tuple(rows.logits.shape)}; give it a sample of the rows"
         )
-    rows = rows_of(input, target, ignore_index)
     # A weight's logarithm is a difference of numbers of size 1/h, up to 1e5: float32 would
     # leave one digit of it. (Metal has no float64.)
-    precise = torch.float32 if input.device.type == "mps" else torch.float64
+    precise = torch.float32 if rows.logits.device.type == "mps" else torch.float64
     logits = rows.logits.to(precise).where(rows.counts.unsqueeze(1), 0)
     logs = torch.log_softmax(logits, dim=1)
     points, labels = logs.exp(), label_table(rows).to(precise)
@@ -56,8 +56,8 @@ def kde_ece(
         ]
     )
     errors = (means - points).abs().pow(order).sum(1)
-    alone = rows.counts.sum() < 2
-    value = row_mean(errors, rows.counts & ~alone).to(rows.logits.dtype)
+    # A row alone is compared with none.
+    value = row_mean(errors, rows).where(rows.counts.sum() > 1, 0).to(rows.logits.dtype)
     return batch_value(value, rows, reduction)
 
 
@@ -81,6 +81,6 @@ class KernelECE(SecondaryLoss):
         _check(order, bandwidth)
         self.order, self.bandwidth = order, bandwidth
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return kde_ece(input, target, order=self.order, bandwidth=self.bandwidth, **self.options())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, expected, reduce, rows_of, weigh
+from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of, weigh
 
 
 def label_smoothing(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     smoothing: float = 0.05,
@@ -25,14 +26,14 @@ def label_smoothing(
     class, where `torch.nn.CrossEntropyLoss` weighs the classes of the smoothed label.
     """
     rows = rows_of(input, target, ignore_index)
-    log_true = expected(rows, lambda log_true: log_true)
-    values = smoothed(log_true, rows.log_probs.mean(1), smoothing)
+    log_true = -expected(rows, lambda cost: cost)
+    values = rows.kept(smoothed(log_true, rows.log_probs.mean(1), smoothing))
     return reduce(weigh(values, rows, weight), rows, reduction, weight)
 
 
 def smoothed(log_true: Tensor, log_mean: Tensor, smoothing: float) -> Tensor:
     """−(1−ε) ln p_y − ε·(1/K) Σ_k ln p_k."""
-    return -(1.0 - smoothing) * log_true - smoothing * log_mean
+    return torch.sub(-(1.0 - smoothing) * log_true, log_mean, alpha=smoothing)
 
 
 class LabelSmoothing(PrimaryLoss):
@@ -46,6 +47,6 @@ class LabelSmoothing(PrimaryLoss):
             raise InputError(f"smoothing lies in [0, 1], found {smoothing!r}")
         self.smoothing = smoothing
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return label_smoothing(input, target, smoothing=self.smoothing, **self.options())

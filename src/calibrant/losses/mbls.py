@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, row_mean, rows_of
+from calibrant.losses.common import IGNORED, Input, batch_value, row_mean, rows_of
 
 
 def mbls(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     margin: float = 10.0,
@@ -28,8 +28,13 @@ def mbls(
     check_margin(margin)
     rows = rows_of(input, target, ignore_index)
     largest = rows.logits.max(1, keepdim=True).values
-    values = torch.relu(largest - rows.logits - margin).mean(1)
-    return batch_value(row_mean(values, rows.counts), rows, reduction)
+    values = beyond(largest - rows.logits, margin).mean(1)
+    return batch_value(row_mean(values, rows), rows, reduction)
+
+
+def beyond(gap: Tensor, margin: float) -> Tensor:
+    """ReLU(gap − M) of gaps of 0 or more, in one operation."""
+    return F.softshrink(gap, margin)
 
 
 def check_margin(margin: float) -> None:
@@ -50,6 +55,6 @@ class MarginLabelSmoothing(SecondaryLoss):
         check_margin(margin)
         self.margin = margin
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return mbls(input, target, margin=self.margin, **self.options())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from calibrant.losses.base import SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, rows_of
+from calibrant.losses.common import IGNORED, Input, batch_value, less_labels, rows_of
 
 
 def mdca(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     ignore_index: int = IGNORED,
@@ -24,17 +23,11 @@ def mdca(
     0. Class probabilities take the place of 1[y=k]. The value is of the local batch.
     """
     rows = rows_of(input, target, ignore_index)
-    probs = rows.log_probs.exp()
-    if rows.soft is not None:
-        gaps = probs - rows.soft
-    else:
-        assert rows.labels is not None
-        label = rows.labels.unsqueeze(1)
-        minus = torch.full_like(label, -1, dtype=probs.dtype)
-        gaps = probs.scatter_add(1, label, minus)  # p − onehot, without a onehot
-    over_rows = [0, *range(2, gaps.ndim)]
-    total = gaps.where(rows.counts.unsqueeze(1), 0).sum(over_rows)
-    value = (total / rows.counts.sum().clamp_min(1)).abs().mean()
+    gaps = less_labels(rows.log_probs.exp(), rows)
+    if rows.labels is not None:
+        gaps = gaps.where(rows.counts.unsqueeze(1), 0)
+    total = gaps.sum([0, *range(2, gaps.ndim)])
+    value = (total / rows.number).abs().mean()
     return batch_value(value, rows, reduction)
 
 
@@ -43,6 +36,6 @@ class MDCA(SecondaryLoss):
 
     name = "mdca"
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return mdca(input, target, **self.options())

@@ -12,13 +12,21 @@ from calibrant.functional.errors import InputError
 from calibrant.functional.soft_rank import hard_rank as rank_without_gradient
 from calibrant.functional.soft_rank import soft_rank
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, Rows, entropy, expected, reduce, rows_of
+from calibrant.losses.common import (
+    IGNORED,
+    Input,
+    Rows,
+    expected,
+    negative_entropy,
+    reduce,
+    rows_of,
+)
 
 Confidence = Callable[[Tensor], Tensor]  # (N,K) or (N,K,L) log-probabilities to (N,) or (N,L)
 
 
 def r_aurc(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     lam: float = 0.5,
@@ -50,7 +58,7 @@ def r_aurc(
     """
     _check(lam, strength, csf)
     rows = rows_of(input, target, ignore_index)
-    loss = expected(rows, lambda log_true: -log_true, weight)
+    loss = expected(rows, lambda cost: cost, weight)
     # An infinite confidence ranks above all and pools with none: ignored rows take the places
     # past n, and leave the others' ranks as if they were not there.
     confidence = _confidence(rows, csf).where(rows.counts, torch.inf).reshape(-1)
@@ -72,12 +80,12 @@ def _rank_weight(rank: Tensor, counts: Tensor) -> Tensor:
 def _confidence(rows: Rows, csf: str | Confidence) -> Tensor:
     """One number a row, larger where the row is more certain."""
     if csf == "msp":
-        return rows.log_probs.max(1).values.exp()
+        return rows.top[0].exp()
     if csf == "margin":
         largest = rows.log_probs.topk(2, dim=1).values.exp()
         return largest[:, 0] - largest[:, 1]
     if csf == "neg_entropy":
-        return -entropy(rows)
+        return negative_entropy(rows)
     assert callable(csf)
     found = csf(rows.log_probs)
     if found.shape != rows.counts.shape:
@@ -120,7 +128,7 @@ class RegularizedAURC(PrimaryLoss):
         self.lam, self.strength = lam, strength
         self.csf, self.hard_rank = csf, hard_rank
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return r_aurc(
             input,

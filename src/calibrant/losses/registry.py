@@ -61,6 +61,7 @@ PRIMARY = {kind.name: kind for kind in _PRIMARY}
 SECONDARY = {kind.name: kind for kind in _SECONDARY}
 # Options of every part; num_samples, the size of the training set, is for those with memory.
 SHARED = ("reduction", "ignore_index", "num_samples")
+Term = tuple[float | None, str, dict[str, Any]]  # weight, name, options
 _TERM = re.compile(r"^(?:(?P<beta>[^*()]+)\*)?(?P<name>[A-Za-z_]\w*)(?P<options>\(.*\))?$", re.S)
 
 
@@ -104,16 +105,16 @@ def parse(text: str, **options: Any) -> nn.Module:
     >>> parse("focal(gamma=2.0) + 0.5*sb_ece(num_bins=10)").betas
     (0.5,)
     """
-    terms = [_term(part, text) for part in _split(text)]
+    found = terms(text)
     for key in options:
         if key not in (*SHARED, "weight"):
             raise InputError(f"{text!r} takes its options inside, as in focal({key}=...)")
     shared = {key: options[key] for key in SHARED if key in options}
     weight = {key: options[key] for key in ("weight",) if key in options}
-    (beta, name, own), *rest = terms
+    (beta, name, own), *rest = found
     if name in SECONDARY:
-        terms.insert(0, (None, "cross_entropy", {}))
-        (beta, name, own), *rest = terms
+        found.insert(0, (None, "cross_entropy", {}))
+        (beta, name, own), *rest = found
     if beta is not None:
         raise InputError(f"the first loss takes no weight, found {beta:g}*{name} in {text!r}")
     primary = make(name, **shared, **weight, **own)
@@ -123,6 +124,15 @@ def parse(text: str, **options: Any) -> nn.Module:
         if _is_secondary(name, text)
     ]
     return compose(primary, *added) if added else primary
+
+
+def terms(text: str) -> list[Term]:
+    """Weight (None where none is said), name and options of each part.
+
+    >>> terms("focal(gamma=3)+0.5*s_avuc")
+    [(None, 'focal', {'gamma': 3}), (0.5, 's_avuc', {})]
+    """
+    return [_term(part, text) for part in _split(text)]
 
 
 def _is_secondary(name: str, text: str) -> bool:
@@ -150,7 +160,7 @@ def _split(text: str) -> list[str]:
     return [*parts, text[begin:]]
 
 
-def _term(part: str, text: str) -> tuple[float | None, str, dict[str, Any]]:
+def _term(part: str, text: str) -> Term:
     found = _TERM.match(part.strip())
     if found is None:
         raise InputError(

@@ -8,13 +8,13 @@ from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, batch_value, correctness, label_table, rows_of
+from calibrant.losses.common import IGNORED, Input, batch_value, correctness, label_table, rows_of
 
 TINY = 1e-12  # of an error whose p-th power is under the root
 
 
 def sb_ece(
-    input: Tensor,
+    input: Input,
     target: Tensor,
     *,
     form: str = "label",
@@ -60,9 +60,11 @@ def sb_ece(
 
 def membership(confidence: Tensor, num_bins: int, temperature: float) -> Tensor:
     """u_j(c) = softmax_j(−(c − ξ_j)²/T), ξ_j the centres of M equal-width bins: bins first."""
-    steps = torch.arange(num_bins, dtype=confidence.dtype, device=confidence.device)
-    centres = ((steps + 0.5) / num_bins).reshape(-1, *[1] * confidence.ndim)
-    return torch.softmax(-((confidence - centres) ** 2) / temperature, dim=0)
+    edge = 0.5 / num_bins
+    how = {"dtype": confidence.dtype, "device": confidence.device}
+    centres = torch.linspace(edge, 1.0 - edge, num_bins, **how)  # type: ignore[call-overload]
+    away = confidence - centres.reshape(-1, *[1] * confidence.ndim)
+    return torch.softmax(away.square() / -temperature, dim=0)
 
 
 def soft_binned_error(
@@ -112,7 +114,9 @@ def _root(power: Tensor, order: float) -> Tensor:
     if order == 1:
         return power
     floor = max(TINY**order, torch.finfo(power.dtype).tiny)
-    return (power.clamp_min(floor) ** (1.0 / order)).where(power > floor, 0)
+    floored = power.clamp_min(floor)
+    root = floored.sqrt() if order == 2 else floored ** (1.0 / order)
+    return root.where(power > floor, 0)
 
 
 def _check(form: str, over: str, num_bins: int, temperature: float, order: float) -> None:
@@ -147,7 +151,7 @@ class SoftBinnedECE(SecondaryLoss):
         self.form, self.over, self.num_bins = form, over, num_bins
         self.temperature, self.order = temperature, order
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Input, target: Tensor) -> Tensor:
         """The loss."""
         return sb_ece(
             input,

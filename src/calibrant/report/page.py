@@ -104,18 +104,18 @@ def render(
         probability=words.probability,
         figure_text=lambda figure, value: words.figure_text(figure.name, value),
     )
-    style = "\n".join(_asset(f"css/{name}.css") for name in STYLES)
-    early = _asset("js/theme.js")
+    style = "\n".join(asset(f"css/{name}.css") for name in STYLES)
+    early = asset("js/theme.js")
     script = "\n".join(
         [
-            *(_asset(f"js/{name}.js") for name in SCRIPTS),
-            *(_asset(f"sections/{section.name}.js", missing="") for section in sections),
+            *(asset(f"js/{name}.js") for name in SCRIPTS),
+            *(asset(f"sections/{section.name}.js", missing="") for section in sections),
             "report.start();",
         ]
     )
     policy = (
-        f"default-src 'none'; style-src {_digest(style)}; img-src data:; "
-        f"script-src {_digest(early)} {_digest(script)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {digest(style)}; img-src data:; "
+        f"script-src {digest(early)} {digest(script)}; base-uri 'none'; form-action 'none'"
     )
     cards, further = _cards(evaluation)
     repaired = None if after is None or comparison is None else (after, comparison)
@@ -203,7 +203,8 @@ def _check_same(evaluation: Evaluation, predictions: Predictions) -> None:
         )
 
 
-def _asset(name: str, missing: str | None = None) -> str:
+def asset(name: str, missing: str | None = None) -> str:
+    """A file of the page's own; ``missing`` where there is none."""
     from importlib.resources import files
 
     file = files("calibrant.report").joinpath("assets", *name.split("/"))
@@ -212,7 +213,7 @@ def _asset(name: str, missing: str | None = None) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     """The source expression that allows exactly this inline style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 

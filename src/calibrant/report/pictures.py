@@ -53,7 +53,7 @@ def reliability_diagram(
     if binning not in ("width", "mass"):
         raise InputError(f'binning is "width" or "mass", not {binning!r}.')
     table = evaluation.bins if binning == "width" else evaluation.mass_bins
-    axes = ax if ax is not None else _new_axes(5.2, 5.8)
+    axes = ax if ax is not None else new_axes(5.2, 5.8)
     bins = table[table["count"] > 0]
     low, high = bins["low"].to_numpy(float), bins["high"].to_numpy(float)
     count = bins["count"].to_numpy(float)
@@ -61,7 +61,7 @@ def reliability_diagram(
     band_low, band_high = bins["band_low"].to_numpy(float), bins["band_high"].to_numpy(float)
     interval = bins[["accuracy_low", "accuracy_high"]].to_numpy(float)
 
-    _quiet_frame(axes)
+    quiet_frame(axes)
     axes.bar(
         low, band_high - band_low, high - low, band_low, align="edge", color=BAND, lw=0, zorder=1
     )
@@ -88,7 +88,7 @@ def reliability_diagram(
     axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")
     axes.yaxis.set_label_coords(-0.115, (STRIP + 0.5) / (1 + STRIP))
-    _title(axes, _heading(evaluation, "ece", "ECE"))
+    add_title(axes, _heading(evaluation, "ece", "ECE"))
     _reliability_legend(axes, level(evaluation.settings))
     return axes
 
@@ -109,13 +109,13 @@ def class_calibration(evaluation: Evaluation, ax: Axes | None = None, *, top: in
     if top < 1:
         raise InputError(f"top is the number of classes to show, at least 1, not {top}.")
     worst = evaluation.classes.sort_values("ece", ascending=False, kind="stable").head(top)
-    axes = ax if ax is not None else _new_axes(6.4, 1.3 + 0.24 * len(worst))
+    axes = ax if ax is not None else new_axes(6.4, 1.3 + 0.24 * len(worst))
     gap, ece = worst["gap"].to_numpy(float), worst["ece"].to_numpy(float)
     place = np.arange(len(worst))
     side = np.where(gap >= 0, 1.0, -1.0)
     colours = list(np.where(gap >= 0, OVER, UNDER))
 
-    _quiet_frame(axes)
+    quiet_frame(axes)
     axes.barh(place, side * ece, height=0.68, color=colours, alpha=0.28, lw=0, zorder=2)
     axes.barh(place, gap, height=0.34, color=colours, lw=0, zorder=3)
     axes.axvline(0, color=MUTED, lw=0.9, zorder=4)
@@ -132,7 +132,7 @@ def class_calibration(evaluation: Evaluation, ax: Axes | None = None, *, top: in
     axes.set_xlabel("◂ too little probability     class-wise ECE     too much probability ▸")
     count = evaluation.num_classes
     shown = f"worst {len(worst)} of {count:,} classes" if count > len(worst) else "worst first"
-    _title(axes, f"{shorten(evaluation.name, 40)}: {shown}")
+    add_title(axes, f"{shorten(evaluation.name, 40)}: {shown}")
     _class_legend(axes)
     return axes
 
@@ -147,13 +147,13 @@ def risk_coverage_curve(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
         evaluation: what :func:`calibrant.evaluate` returned.
         ax: axes to draw on; a new figure when left out.
     """
-    axes = ax if ax is not None else _new_axes(5.6, 4.0)
+    axes = ax if ax is not None else new_axes(5.6, 4.0)
     curve = evaluation.risk_coverage
     coverage, risk = curve["coverage"].to_numpy(float), curve["risk"].to_numpy(float)
     error = float(risk[-1])
     grid = np.linspace(1e-3, 1, 400)
 
-    _quiet_frame(axes)
+    quiet_frame(axes)
     axes.fill_between(coverage, risk, color=UNDER, alpha=0.10, lw=0, zorder=1)
     axes.plot(coverage, risk, color=UNDER, lw=1.9, zorder=4, label="this model's confidence")
     axes.plot(
@@ -169,13 +169,13 @@ def risk_coverage_curve(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
     axes.yaxis.set_major_formatter(lambda value, _: percent(value))
     axes.set_xlabel("coverage: share of rows kept, most confident first")
     axes.set_ylabel("error rate among them")
-    _title(axes, _heading(evaluation, "aurc", "AURC"))
+    add_title(axes, _heading(evaluation, "aurc", "AURC"))
     legend = axes.legend(loc="upper left", fontsize=8.5, frameon=False, labelcolor=MUTED)
     legend.set_zorder(6)
     return axes
 
 
-def _new_axes(width: float, height: float) -> Axes:
+def new_axes(width: float, height: float) -> Axes:
     """Axes in a figure of their own, not registered with pyplot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -185,7 +185,7 @@ def _new_axes(width: float, height: float) -> Axes:
     return figure.add_subplot()
 
 
-def _quiet_frame(axes: Axes) -> None:
+def quiet_frame(axes: Axes) -> None:
     """A pale grid and two spines, so that the data is the darkest thing."""
     axes.set_axisbelow(True)
     axes.grid(visible=True, color=GRID, lw=0.7)
@@ -198,7 +198,8 @@ def _quiet_frame(axes: Axes) -> None:
     axes.yaxis.label.set(color=INK, fontsize=9.5)
 
 
-def _title(axes: Axes, text: str) -> None:
+def add_title(axes: Axes, text: str) -> None:
+    """A title at the left."""
     # A name may hold dollar signs, which matplotlib would read as mathematics.
     axes.set_title(text, loc="left", fontsize=10.5, color=INK, parse_math=False)
 

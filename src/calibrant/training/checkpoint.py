@@ -102,3 +102,9 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Tens
         state.setdefault(int(number), {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin so, by what follows."""
+    cut = len(prefix)
+    return {name[cut:]: value for name, value in tensors.items() if name.startswith(prefix)}

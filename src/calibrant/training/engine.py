@@ -260,8 +260,10 @@ class Training:
         _load_prefixed(job.loss, tensors, "loss.")
         if self.average is not None:
             _load_prefixed(self.average, tensors, "average.")
-        checkpoint.load_optimizer_state(job.optimizer, _under(tensors, "optimizer."))
-        self.best = {key: value.to(job.device) for key, value in _under(tensors, "best.").items()}
+        checkpoint.load_optimizer_state(job.optimizer, checkpoint.under(tensors, "optimizer."))
+        self.best = {
+            key: value.to(job.device) for key, value in checkpoint.under(tensors, "best.").items()
+        }
         self.best_epoch = facts["best_epoch"]
         self.best_value = math.inf if facts["best_value"] is None else facts["best_value"]
         job.epoch, job.step, self.lines = facts["epoch"], facts["step"], facts["metrics"]
@@ -303,12 +305,7 @@ def _figures(part: str, logits: Tensor, labels: Tensor, job: Job) -> dict[str, f
 
 
 def _load_prefixed(module: nn.Module, tensors: dict[str, Tensor], prefix: str) -> None:
-    module.load_state_dict(_under(tensors, prefix))
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    cut = len(prefix)
-    return {name[cut:]: value for name, value in tensors.items() if name.startswith(prefix)}
+    module.load_state_dict(checkpoint.under(tensors, prefix))
 
 
 @contextmanager

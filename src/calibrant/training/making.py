@@ -26,7 +26,7 @@ def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module |
     """Everything a run needs, from its settings and its seed."""
     fabric = _fabric(config)
     device = fabric.device
-    given = data if data is not None else _load(config)
+    given = data if data is not None else load_data(config)
     torch.manual_seed(derived_seed(config.seed, 0x5EED))  # the start of weights
     if network is None:
         if not isinstance(given, Splits):
@@ -106,7 +106,8 @@ def _build(config: Config, data: Images) -> nn.Module:
     return models.build(config.model, data.num_classes, **options)
 
 
-def _load(config: Config) -> Splits:
+def load_data(config: Config) -> Splits:
+    """The data a run's settings name."""
     from calibrant.data import load
 
     return load(

@@ -1,0 +1,170 @@
+"""The tables of `benchmarks/losses.py`, from the files it writes."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from calibrant.losses.registry import PRIMARY, SECONDARY
+from losses_steps import SETTINGS, quartiles
+
+NAMES = [*PRIMARY, *SECONDARY]
+ALLOWED = {"r_aurc": 5.0, "kde_ece": 10.0, "cpc": 10.0}  # per cent of a step; 3 for all others
+MEMORY_ALLOWED = 1024.0  # MiB
+
+HEAD = """# What the losses cost
+
+Printed by `benchmarks/losses.py`. A secondary loss is measured as it is trained, with
+cross-entropy beside it. Everything is compared with `torch.nn.functional.cross_entropy` in the
+same run.
+
+"""
+
+
+def merged(files: list[list[dict]]) -> list[dict]:
+    """What was measured of each device, by however many runs: a later one's part replaces."""
+    devices: dict[tuple[str, str], dict] = {}
+    for one in (one for found in files for one in found):
+        key = (one["device"], one["torch"])
+        devices[key] = _over(devices.get(key, {}), one)
+    return list(devices.values())
+
+
+def _over(old: Any, new: Any, depth: int = 3) -> Any:
+    if depth == 0 or not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return old | {key: _over(old.get(key), value, depth - 1) for key, value in new.items()}
+
+
+def report(found: list[dict]) -> str:
+    parts = []
+    for one in found:
+        parts.append(
+            f"## {one['device']}, torch {one['torch']}"
+            + (f", {one['threads']} threads" if one["device"].startswith("CPU") else "")
+        )
+        if one.get("steps"):
+            parts += [targets(one), *step_tables(one)]
+        if one.get("waits"):
+            waiting = [name for name, does in one["waits"].items() if does]
+            parts.append(
+                f"Losses, of {len(one['waits'])}, that make the host wait for the device: "
+                + (", ".join(waiting) or "none")
+                + " (target: none)."
+            )
+        if one.get("memory"):
+            told = ", ".join(
+                f"`{name}` {cell['mib']:,.0f} MiB at {cell['shape']}"
+                for name, cell in one["memory"].items()
+            )
+            worst = max(cell["mib"] for cell in one["memory"].values())
+            parts.append(
+                f"Memory above the logits, forward and backward: {told} (target: under "
+                f"{MEMORY_ALLOWED:,.0f} MiB, {'met' if worst < MEMORY_ALLOWED else 'missed'})."
+            )
+        if one.get("alone"):
+            parts.append(alone_table(one))
+    return "\n\n".join(parts)
+
+
+def alone_table(one: dict) -> str:
+    sizes = list(one["alone"])
+    lines = [
+        f"Forward and backward alone, median of up to {one['rounds']} rounds: milliseconds, and "
+        "times cross-entropy's.",
+        "",
+        "| loss | " + " | ".join(sizes) + " |",
+        "|---|" + "---:|" * len(sizes),
+    ]
+    for name in NAMES:
+        cells = []
+        for size in sizes:
+            cell = one["alone"][size].get(name)
+            shown = "" if cell is None else f"{1e3 * cell['seconds']:.3f} ({cell['ratio']:.1f}x)"
+            cells.append(shown)
+        if any(cells):
+            lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def verdict(name: str, overheads: list[float]) -> str:
+    """Whether the median is allowed; said with a doubt where the quartiles lie on both sides."""
+    low, middle, high = quartiles(overheads)
+    allowed = ALLOWED.get(name, 3.0)
+    said = "met" if middle <= allowed else "missed"
+    return f"{said}, closely" if low <= allowed < high else said
+
+
+def targets(one: dict) -> str:
+    """For every setting and network how many losses keep to their target, and which do not."""
+    lines = [
+        "Overhead of a whole step over cross-entropy's, allowed: 3%, "
+        + ", ".join(f"`{name}` {allowed:g}%" for name, allowed in ALLOWED.items())
+        + ".",
+        "",
+        "| setting | network | met | missed |",
+        "|---|---|---:|---|",
+    ]
+    for key, part in ordered(one["steps"]):
+        network, setting = key.split("/")
+        told = {
+            name: verdict(name, cell["overhead"])
+            for name, cell in part["losses"].items()
+            if cell.get("overhead")
+        }
+        failed = [name for name, cell in part["losses"].items() if "failure" in cell]
+        missed = [name for name, said in told.items() if said.startswith("missed")]
+        bad = ", ".join(
+            [f"`{name}`" for name in missed] + [f"`{name}` (failed)" for name in failed]
+        )
+        met = f"{len(told) - len(missed)} of {len(part['losses'])}"
+        lines.append(f"| {SETTINGS[setting]} | {network} | {met} | {bad} |")
+    return "\n".join(lines)
+
+
+def ordered(steps: dict[str, dict]) -> list[tuple[str, dict]]:
+    return sorted(steps.items(), key=lambda item: list(SETTINGS).index(item[0].split("/")[1]))
+
+
+def step_tables(one: dict) -> list[str]:
+    """For each setting, a table of the networks."""
+    tables = []
+    for setting, says in SETTINGS.items():
+        parts = {
+            key.split("/")[0]: part
+            for key, part in one["steps"].items()
+            if key.split("/")[1] == setting
+        }
+        if parts:
+            tables.append(step_table(says, parts))
+    return tables
+
+
+def step_table(says: str, parts: dict[str, dict]) -> str:
+    told = "; ".join(
+        f"{net} at batch {part['batch']}, {part['rounds']} rounds of {part['steps']} steps, "
+        f"cross-entropy's step {statistics.median(part['plain_ms']):.2f} ms"
+        for net, part in parts.items()
+    )
+    lines = [
+        f"A whole step in bfloat16, {says}: milliseconds, and overhead over cross-entropy's step "
+        f"(median, first to third quartile). Of {told}.",
+        "",
+        "| loss | " + " | ".join(f"{net} | target" for net in parts) + " |",
+        "|---|" + "---:|---|" * len(parts),
+    ]
+    for name in NAMES:
+        cells = []
+        for part in parts.values():
+            cell = part["losses"].get(name)
+            if cell is None:
+                cells += ["", ""]
+            elif "failure" in cell:
+                cells += ["failed", "missed"]
+            else:
+                low, middle, high = quartiles(cell["overhead"])
+                shown = f"{statistics.median(cell['ms']):.2f} ({middle:+.1f}%, "
+                cells += [shown + f"{low:+.1f} to {high:+.1f})", verdict(name, cell["overhead"])]
+        if any(cells):
+            lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

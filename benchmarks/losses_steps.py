@@ -1,0 +1,158 @@
+"""Whole training steps with each loss, beside cross-entropy's, in turns.
+
+A round is a block of steps with cross-entropy, one with the first loss, one with
+cross-entropy, one with the second, and so on to a last one with cross-entropy. A loss's
+overhead in a round is its block's time over the mean of the two beside it, so that what a
+shared machine does meanwhile strikes both; rounds go on until the time is up.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from calibrant import losses, models
+
+# What is compiled: nothing; the loss; the network and the loss, each a graph of its own, as
+# `compile: true` does in training. Cross-entropy is torch's own, compiled only in the last.
+SETTINGS = {
+    "eager": "network and loss eager",
+    "loss": "network eager, loss compiled",
+    "compiled": "network and loss compiled",
+}
+STEPS = 20  # in a block
+LEAD_IN = 3  # steps before a block's time is taken
+FEWEST_ROUNDS = 3
+_compiled: dict[tuple[str, int], Callable] = {}
+
+
+def trainable(name: str, rows: int) -> torch.nn.Module:
+    """As it is trained: a secondary loss beside cross-entropy."""
+    return losses.get(name, num_samples=rows)
+
+
+def caller(loss: torch.nn.Module, rows: int, device: torch.device) -> Callable:
+    """The loss of logits and labels alone."""
+    if not getattr(loss, "needs_index", False):
+        return loss
+    index = torch.arange(rows, device=device)
+    return lambda logits, labels: loss(logits, labels, index=index)
+
+
+def compiled(name: str, call: Callable, rows: int) -> Callable:
+    """One graph of the loss, the same for every network."""
+    if (name, rows) not in _compiled:
+
+        def alone(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return call(logits, labels)
+
+        # Graphs are kept by the code they were made of, a few of each: give each loss its own,
+        # as a process that trains with one of them has.
+        alone.__code__ = alone.__code__.replace(co_name=f"alone_{name}")
+        _compiled[name, rows] = torch.compile(alone, fullgraph=True, dynamic=False)
+    return _compiled[name, rows]
+
+
+class Stepper:
+    """A network, its optimizer and a batch."""
+
+    def __init__(self, network: str, setting: str, device: torch.device, batch: int) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+        net = models.build(network, 100).to(device, memory_format=torch.channels_last)
+        self.net = torch.compile(net) if setting == "compiled" else net
+        self.optimizer = torch.optim.SGD(
+            net.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, nesterov=True
+        )
+        draw = torch.Generator().manual_seed(0)
+        images = torch.randn(batch, 3, 32, 32, generator=draw).to(device)
+        self.images = images.to(memory_format=torch.channels_last)
+        self.labels = torch.randint(100, (batch,), generator=draw).to(device)
+
+    def step(self, loss: Callable) -> None:
+        """Forward, backward, and the optimizer's."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            logits = self.net(self.images)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss(logits, self.labels).backward()
+        self.optimizer.step()
+
+    def block(self, loss: Callable, steps: int) -> float:
+        """Milliseconds of a step; nothing waits for the device within the block."""
+        for _ in range(min(LEAD_IN, steps)):
+            self.step(loss)
+        if self.device.type != "cuda":
+            begun = time.perf_counter()
+            for _ in range(steps):
+                self.step(loss)
+            return 1e3 * (time.perf_counter() - begun) / steps
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(steps):
+            self.step(loss)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / steps
+
+
+def whole_steps(
+    network: str,
+    setting: str,
+    names: list[str],
+    device: torch.device,
+    *,
+    minutes: float,
+    steps: int = STEPS,
+    batch: int = 512,
+    save: Callable[[dict], None] = lambda found: None,
+) -> dict:
+    """Milliseconds and overheads of every loss; ``save`` is given what there is, each round."""
+    stepper = Stepper(network, setting, device, batch)
+    plain: Callable = F.cross_entropy
+    if setting == "compiled":
+        plain = compiled("torch", F.cross_entropy, batch)
+    begun = time.perf_counter()
+    for _ in range(5):
+        stepper.step(plain)
+    found: dict = {"batch": batch, "steps": steps, "setting": setting, "losses": {}}
+    calls: dict[str, Callable] = {}
+    for name in names:
+        call = caller(trainable(name, batch).to(device), batch, device)
+        call = call if setting == "eager" else compiled(name, call, batch)
+        try:
+            stepper.step(call)
+            stepper.step(call)
+        except Exception as error:  # what a compiler may say of one loss stops no other
+            found["losses"][name] = {"failure": str(error).strip().splitlines()[0][:200]}
+            continue
+        calls[name] = call
+        found["losses"][name] = {"ms": [], "overhead": []}
+    stepper.block(plain, steps)
+    found["ready_seconds"] = round(time.perf_counter() - begun, 1)
+    until = time.perf_counter() + 60 * minutes
+    found["rounds"], found["plain_ms"] = 0, []
+    while found["rounds"] < FEWEST_ROUNDS or time.perf_counter() < until:
+        before = stepper.block(plain, steps)
+        for name, call in calls.items():
+            mine, after = stepper.block(call, steps), stepper.block(plain, steps)
+            found["losses"][name]["ms"].append(round(mine, 4))
+            overhead = 100 * (mine / (0.5 * (before + after)) - 1)
+            found["losses"][name]["overhead"].append(round(overhead, 3))
+            found["plain_ms"].append(round(after, 4))
+            before = after
+        found["rounds"] += 1
+        save(found)
+    return found
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """The first quartile, the median and the third."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high

@@ -1,0 +1,179 @@
+"""Numbers of the README from the results: rewritten, or checked not to have drifted.
+
+    python scripts/readme_numbers.py            # rewrite
+    python scripts/readme_numbers.py --check    # fail where something would change
+
+What stands between ``<!-- results:KIND option=value ... -->`` and ``<!-- /results -->`` in
+README.md and results/README.md is made from the store in ``results/``:
+
+- ``value``: one figure, as ``2.05 ± 0.04``: suite, method, metric, and where they are not
+  the usual ones calibrator, part, and settings such as data and model; ``what=mean`` leaves
+  the error out;
+- ``table``: suite, and metrics, methods, calibrators (lists with ``;``), part, down, and the
+  settings of the blocks to show;
+- ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
+- ``runs``: how many runs the store has results of; ``suite=`` for one suite's.
+
+Values with spaces are written without them: ``calibrator=temperature(objective=sb_ece)``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "results/README.md")
+MARKER = re.compile(
+    r"(?P<begin><!-- results:(?P<kind>\w+)(?P<options>(?: [\w]+=\S+)*) -->)"
+    r"(?P<text>.*?)(?P<end><!-- /results -->)",
+    re.S,
+)
+
+
+class Results:
+    """The store beside the README, read once, and the suites it has runs of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.suites = {}
+
+    @cached_property
+    def frame(self):
+        """Every row of the store."""
+        from calibrant.bench.store import Store
+
+        inner = self.folder / "store"
+        found = Store(inner if inner.is_dir() else self.folder).frame()
+        if found.empty:
+            raise SystemExit(f"{self.folder} holds no results")
+        return found
+
+    def suite(self, name):
+        """A suite by name; tuned ones are kept beside the store as they were run."""
+        from calibrant.bench.suite import Suite
+
+        if name not in self.suites:
+            own = self.folder / "suites" / f"{name}.yaml"  # tuned ones, as they were run
+            self.suites[name] = Suite.read(own if own.is_file() else name)
+        return self.suites[name]
+
+    def value(self, *, suite, method, metric, calibrator="none", part="test", what="all", **cell):
+        """One figure over seeds."""
+        from calibrant.bench.cells import results
+        from calibrant.bench.figures import number, with_error
+        from calibrant.bench.statistics import mean_of
+
+        found = results(self.suite(suite), self.frame)
+        values = found.values(metric, calibrator=calibrator, part=part)
+        fits = [
+            runs
+            for (place, name), runs in values.items()
+            if name == method and _fits(found, place, cell)
+        ]
+        if len(fits) != 1:
+            raise SystemExit(f"{len(fits)} figures are {method} {metric} {calibrator} {cell}")
+        mean = mean_of(list(fits[0].values()))
+        return (
+            number(metric, mean.mean)
+            if what == "mean"
+            else with_error(metric, mean.mean, mean.error)
+        )
+
+    def table(self, *, suite, part="test", down=None, **options):
+        """A table of a suite, or of some of its blocks."""
+        from calibrant.bench.cells import results
+        from calibrant.bench.tables import table
+
+        lists = {
+            name: options.pop(name).split(";")
+            for name in ("metrics", "methods", "calibrators")
+            if name in options
+        }
+        whole = self.suite(suite)
+        made = table(whole, self.frame, **lists, part=part, down=down)
+        found = results(whole, self.frame)
+        blocks = tuple(block for block in made.blocks if _fits(found, block.cell, options))
+        return f"\n{replace(made, blocks=blocks).to_markdown().strip()}\n"
+
+    @cached_property
+    def outcomes(self):
+        """Every claim judged."""
+        from calibrant.bench.claims import judge, read
+
+        claims = read()
+        names = dict.fromkeys(
+            part for one in claims for name in one.suites for part in name.split("+")
+        )
+        return judge(claims, self.frame, [self.suite(name) for name in names])
+
+    def claims(self, *, paper=None):
+        """How many claims hold, or the table of one paper's."""
+        from calibrant.bench.claim_writers import markdown, summary
+
+        chosen = [one for one in self.outcomes if paper in (None, one.claim.paper)]
+        return summary(chosen) if paper is None else f"\n{markdown(chosen).strip()}\n"
+
+    def runs(self, *, suite=None):
+        """How many runs there are."""
+        from calibrant.bench.cells import results
+
+        if suite is None:
+            tests = self.frame[self.frame["part"] == "test"]
+            return f"{tests['key'].nunique():,}"
+        found = results(self.suite(suite), self.frame)
+        return f"{len(found.done):,} of {len(found.plan):,}"
+
+
+KINDS = ("value", "table", "claims", "runs")
+
+
+def _fits(found, cell, settings):
+    return all(str(found.setting(cell, name)) == value for name, value in settings.items())
+
+
+def rewritten(text: str, results: Results) -> str:
+    """The page with every marked stretch made anew."""
+
+    def made(found):
+        if found["kind"] not in KINDS:
+            raise SystemExit(f"results:{found['kind']} is none of {', '.join(KINDS)}")
+        options = dict(one.split("=", 1) for one in found["options"].split())
+        return found["begin"] + getattr(results, found["kind"])(**options) + found["end"]
+
+    return MARKER.sub(made, text)
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail on drift")
+    parser.add_argument("--root", type=Path, default=ROOT, help="where README.md and results/ are")
+    given = parser.parse_args(arguments)
+    results, drifted = Results(given.root / "results"), []
+    for name in PAGES:
+        path = given.root / name
+        before = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if before.count("<!-- results:") != len(MARKER.findall(before)):
+            raise SystemExit(
+                f"{name}: a results marker is not closed, or not written as it should be"
+            )
+        if not MARKER.search(before):
+            continue
+        after = rewritten(before, results)
+        if after != before:
+            drifted.append(name)
+            if not given.check:
+                path.write_text(after, encoding="utf-8", newline="\n")
+    told = "drifted from the results" if given.check else "rewritten"
+    print(
+        "\n".join(f"{name}: {told}" for name in drifted) or "all numbers are those of the results"
+    )
+    return int(given.check and bool(drifted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

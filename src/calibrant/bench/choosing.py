@@ -1,0 +1,95 @@
+"""Choosing by the results of many runs: validation figures, the choice written, then the test.
+
+`sealed` is the same for one run's files. Whoever chooses is given `ValidationRows`, which has
+no test figures in it; `open_test_rows` gives those of the runs a written choice names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.bench.crossfit import PART as CROSSFIT
+from calibrant.bench.sealed import write_choice
+from calibrant.bench.spec import canonical
+from calibrant.bench.store import Store
+from calibrant.functional.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS = ("validation", CROSSFIT)
+FOLDER = "choices"  # below the folder of a bench
+NEEDED = ("rule", "candidates", "chosen", "keys")
+
+
+class ValidationRows:
+    """The validation figures of a store, and no others."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, store: Store) -> None:
+        everything = store.frame()
+        kept = everything[everything["part"].isin(PARTS)]
+        # A copy: a view would keep the rest within reach.
+        self._frame: pd.DataFrame = kept.reset_index(drop=True).copy(deep=True)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Rows of the parts ``validation`` and ``validation:crossfit``."""
+        return self._frame.copy()
+
+    def figures(self, keys: Iterable[str], metrics: Sequence[str]) -> pd.DataFrame:
+        """Uncalibrated figures, a row a run (of those that have them all), a column a metric."""
+        rows = self._frame[
+            self._frame["key"].isin(list(keys))
+            & (self._frame["part"] == "validation")
+            & (self._frame["calibrator"] == "none")
+            & self._frame["metric"].isin(metrics)
+        ]
+        table = rows.pivot(index="key", columns="metric", values="value")
+        return table.reindex(columns=list(metrics)).dropna()
+
+
+def choice_path(out: str | os.PathLike[str], name: str, question: Mapping[str, Any]) -> Path:
+    """Where the answer to a question is written: another question, another file."""
+    digest = hashlib.sha256(canonical(question).encode()).hexdigest()[:12]
+    safe = "".join(sign if sign.isalnum() or sign in "._-" else "_" for sign in name)
+    return Path(out) / FOLDER / f"{safe}-{digest}.json"
+
+
+def put_down(path: Path, choice: dict[str, Any]) -> dict[str, Any]:
+    """Write a choice: by what rule, from which candidates, what, and the runs it opens."""
+    lacking = [name for name in NEEDED if name not in choice]
+    if lacking:
+        raise InputError(f"a choice tells its {', '.join(lacking)}, found none")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_choice(path, choice)
+    return choice
+
+
+def read_choice(path: Path) -> dict[str, Any] | None:
+    """A choice as written; None where none is."""
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or any(name not in found for name in NEEDED):
+        raise InputError(f"{path} holds no whole choice: delete it, and choose again")
+    return found
+
+
+def open_test_rows(path: Path, store: Store) -> pd.DataFrame:
+    """Test figures of the runs a written choice names; an error where nothing is chosen yet."""
+    choice = read_choice(path)
+    if choice is None:
+        raise InputError(f"{path}: nothing is chosen yet, and the test is opened after the choice")
+    everything = store.frame()
+    opened = everything["key"].isin(choice["keys"]) & everything["part"].str.startswith("test")
+    return everything[opened].reset_index(drop=True)

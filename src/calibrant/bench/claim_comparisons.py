@@ -1,0 +1,153 @@
+"""The comparisons a claim comes to: every left against every right, in every cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from calibrant.bench import statistics
+from calibrant.bench.cells import Cell, Results, Runs
+from calibrant.bench.statistics import Paired
+
+if TYPE_CHECKING:
+    from calibrant.bench.claims import Side, Test
+
+Entry = tuple[str, str, Runs]  # method, calibrator, a figure for each seed
+Figures = dict[str, dict[tuple[Cell, str], Runs]]  # by calibrator
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One left against one right in one cell: what left gains, for each seed both have."""
+
+    cell: str
+    left: str
+    right: str
+    metric: str
+    gains: Runs
+    margin: float
+    places: tuple[tuple[Cell, str], ...]  # the runs it is made of
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.left} against {self.right} ({self.metric}, {self.cell})"
+
+    @cached_property
+    def plain(self) -> Paired:
+        """The mean gain."""
+        return statistics.paired(list(self.gains.values()))
+
+    @cached_property
+    def shifted(self) -> Paired:
+        """The mean gain with the margin the claim allows: what is tested."""
+        return statistics.paired([gain + self.margin for gain in self.gains.values()])
+
+
+def comparisons(test: Test, results: Results) -> Iterator[Comparison]:
+    """Every comparison of a claim in a suite, also those without a seed in common."""
+    for place in range(max(len(test.metrics), len(test.left.metrics))):
+        left, right = (_figures(test, side, results, place) for side in (test.left, test.right))
+        for cell in results.cells:
+            if not is_about(test, results, cell):
+                continue
+            others = _entries(test, test.right, right, cell, results, place)
+            for one in _entries(test, test.left, left, cell, results, place):
+                for two in others:
+                    if _meet(test, one, two):
+                        yield _compared(
+                            test, results, cell, _metric(test, test.left, place), one, two
+                        )
+
+
+def _meet(test: Test, left: Entry, right: Entry) -> bool:
+    """Whether two entries are compared: of one method where it is shared, and by position."""
+    if test.methods and left[0] != right[0]:
+        return False
+    if not test.zipped:
+        return True
+    # One name may stand at several places of a list.
+    methods = [*zip(test.left.methods, test.right.methods, strict=True)]
+    calibrators = [*zip(test.left.calibrators, test.right.calibrators, strict=True)]
+    return (not methods or (left[0], right[0]) in methods) and (left[1], right[1]) in calibrators
+
+
+def methods_of(test: Test, results: Results) -> set[str]:
+    """Every method a claim speaks of; all of the suite for ``*``."""
+    shared = results.suite.methods if test.methods == ("*",) else test.methods
+    return {*shared, *test.left.methods, *test.right.methods}
+
+
+def is_about(test: Test, results: Results, cell: Cell) -> bool:
+    """Whether the claim speaks of a cell."""
+    return all(results.setting(cell, name) in values for name, values in test.only.items())
+
+
+def _compared(
+    test: Test, results: Results, cell: Cell, metric: str, left: Entry, right: Entry
+) -> Comparison:
+    (one, calibrated, mine), (two, otherwise, theirs) = left, right
+    sign = -1.0 if test.lower else 1.0
+    gains = {
+        seed: sign * (mine[seed] - test.ratio * theirs[seed])
+        for seed in sorted(mine.keys() & theirs.keys())
+        if math.isfinite(mine[seed]) and math.isfinite(theirs[seed])
+    }
+    apart = test.left.part != test.right.part
+    places = tuple(dict.fromkeys(((cell, one), (cell, two))))
+    return Comparison(
+        cell=results.name_of(cell),
+        left=_named(one, calibrated, test.left.part if apart else None),
+        right=_named(two, otherwise, test.right.part if apart else None),
+        metric=metric,
+        gains=gains,
+        margin=test.margin,
+        places=places,
+    )
+
+
+def _named(method: str, calibrator: str, part: str | None) -> str:
+    text = method if calibrator == "none" else f"{method} after {calibrator}"
+    return text if part is None else f"{text} on {part}"
+
+
+def _metric(test: Test, side: Side, place: int) -> str:
+    metrics = side.metrics or test.metrics
+    return metrics[min(place, len(metrics) - 1)]
+
+
+def _figures(
+    test: Test, side: Side, results: Results, place: int, part: str | None = None
+) -> Figures:
+    return {
+        one: results.values(_metric(test, side, place), calibrator=one, part=part or side.part)
+        for one in side.calibrators
+    }
+
+
+def _entries(
+    test: Test, side: Side, figures: Figures, cell: Cell, results: Results, place: int
+) -> list[Entry]:
+    """What a side has in a cell; of several methods the best one, where it picks."""
+    named = side.methods or test.methods
+    methods = results.suite.methods if named == ("*",) else named
+    entries = [
+        (method, calibrator, runs[cell, method])
+        for calibrator, runs in figures.items()
+        for method in methods
+        if (cell, method) in runs
+    ]
+    if not side.best or len(entries) < 2:
+        return entries
+    # Chosen on validation rows, so that the test rows judge a choice they had no part in.
+    chosen_by = _figures(test, side, results, place, part="validation")
+    sign = 1.0 if test.lower else -1.0
+    scored = [
+        (sign * statistics.mean_of(list(runs.values())).mean, entry)
+        for entry in entries
+        if (runs := chosen_by[entry[1]].get((cell, entry[0])))
+    ]
+    return [min(scored, key=lambda one: one[0])[1]] if scored else []

@@ -1,0 +1,330 @@
+"""Claims put to the test: runs compared in pairs, and what would decide those left open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calibrant.bench import statistics
+from calibrant.bench.cells import Cell, Results
+from calibrant.bench.claim_comparisons import Comparison, comparisons, is_about, methods_of
+from calibrant.bench.costs import minutes_for, minutes_missing
+from calibrant.bench.statistics import FEWEST, LEVEL, Paired
+
+if TYPE_CHECKING:
+    from calibrant.bench.claims import Claim, Test
+
+HOLDS, FAILS, OPEN = "holds", "fails", "not decided"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What our runs of one suite say of a claim.
+
+    ``effect`` is what left gains over right, in the metric's own units (for a correlation
+    Pearson's r or, with ``against``, a difference of Fisher's z), with its 95% interval.
+    """
+
+    claim: Claim
+    suite: str
+    status: str  # holds, fails, not decided
+    reason: str
+    metric: str
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    pairs: int = 0  # seeds, settings or points: what the interval rests on
+    comparisons: tuple[Comparison, ...] = ()
+    missing: tuple[str, ...] = ()  # methods the suite plans and has no run of
+    absent: tuple[str, ...] = ()  # methods of the claim that the suite does not have
+    detectable: float | None = None  # the effect our runs would have shown, 4 times of 5
+    seeds: int | None = None  # in all, that would decide the effect seen; None: not known
+    minutes: float | None = None  # of the GPU, for what lacks; None: not known
+
+    @property
+    def evidence(self) -> frozenset[tuple[object, ...]]:
+        """The figures it rests on: two suites may have the same runs."""
+        return frozenset(
+            (one.cell, one.left, one.right, one.metric, *one.gains.items())
+            for one in self.comparisons
+        )
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a figure to speak of."""
+        return self.effect is not None
+
+    @property
+    def tested(self) -> bool:
+        """Whether there were pairs enough for a test, in every comparison."""
+        if self.claim.test.decide == "mean":
+            return self.pairs >= FEWEST
+        return all(one.shifted.tested for one in self.comparisons)
+
+    def tally(self) -> tuple[int, int, int]:
+        """Comparisons decided for left, against it, and open, each by itself."""
+        stands = [stand(one.shifted) for one in self.comparisons]
+        return stands.count(1), stands.count(-1), stands.count(0)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Holds, fails or not decided, why, and the differences that would have to be clearer."""
+
+    status: str
+    reason: str
+    unclear: tuple[Paired, ...] = ()
+    places: tuple[tuple[Cell, str], ...] = ()  # the runs to be repeated with more seeds
+
+
+def tested(claim: Claim, results: Results) -> Outcome:
+    """A claim's outcome by the runs of one suite."""
+    if claim.test.correlation:
+        from calibrant.bench.claim_correlations import correlated
+
+        return correlated(claim, results)
+    test = claim.test
+    wanted = methods_of(test, results)
+    planned = [
+        place
+        for place in results.planned
+        if place[1] in wanted and is_about(test, results, place[0])
+    ]
+    found = [one for one in comparisons(test, results) if one.gains]
+    absent = tuple(sorted(wanted - set(results.suite.methods)))
+    metric = (test.metrics or test.left.metrics)[0]
+    ran = {place for one in found for place in one.places}
+    # Of a choice among methods only the chosen one is compared.
+    picks = test.left.best or test.right.best
+    lacking = [
+        one for one in planned if one not in ran and not (picks and not results.lacking.get(one))
+    ]
+    missing = _named(results, lacking, {method for _, method in ran})
+    if not found:
+        return Outcome(
+            claim,
+            results.suite.name,
+            OPEN,
+            _why_none(test, results, absent),
+            metric,
+            missing=missing,
+            absent=absent,
+            minutes=minutes_missing(results, planned) if _complete(test, results) else None,
+        )
+    overall = _overall(test, found)
+    verdict = _VERDICTS[test.decide](test, found, overall, missing)
+    detectable, seeds, minutes = None, None, None
+    if verdict.status == OPEN:
+        detectable = _detectable(verdict.unclear)
+        seeds, minutes = _to_decide(results, test, verdict, lacking)
+    return Outcome(
+        claim,
+        results.suite.name,
+        verdict.status,
+        verdict.reason,
+        metric,
+        effect=overall.mean,
+        low=overall.low,
+        high=overall.high,
+        pairs=overall.count,
+        comparisons=tuple(found),
+        missing=missing,
+        absent=absent,
+        detectable=detectable,
+        seeds=seeds,
+        minutes=minutes,
+    )
+
+
+def stand(paired: Paired, p: float | None = None) -> int:
+    """1 for left, −1 against it, 0 open, at 5%."""
+    p = paired.p if p is None else p
+    if p is None or p >= LEVEL:
+        return 0
+    return 1 if paired.mean > 0 else -1
+
+
+def _named(results: Results, places: Sequence[tuple[Cell, str]], ran: set[str]) -> tuple[str, ...]:
+    """Methods without runs; with the setting where they have runs in others."""
+    return tuple(
+        dict.fromkeys(
+            f"{method} ({results.name_of(cell)})" if method in ran else method
+            for cell, method in places
+        )
+    )
+
+
+def _complete(test: Test, results: Results) -> bool:
+    """Whether each side has a method that the suite has."""
+    known = set(results.suite.methods)
+    shared = test.methods == ("*",) or bool(known & set(test.methods))
+    return shared or all(known & set(side.methods) for side in (test.left, test.right))
+
+
+def _why_none(test: Test, results: Results, absent: Sequence[str]) -> str:
+    if _complete(test, results):
+        return "no figures yet"
+    return f"{results.suite.name} does not have {_listed(absent)}"
+
+
+def _overall(test: Test, found: Sequence[Comparison]) -> Paired:
+    """The mean gain of all comparisons, over seeds or over settings; without the margin."""
+    if test.pairs == "settings":
+        return statistics.paired([one.plain.mean for one in found])
+    found, seeds = _aligned(found)
+    return statistics.paired(
+        [statistics.mean_of([one.gains[seed] for one in found]).mean for seed in seeds]
+    )
+
+
+def _aligned(found: Sequence[Comparison]) -> tuple[list[Comparison], list[int]]:
+    """The seeds that most comparisons have, and the comparisons that have them all.
+
+    A run that lacks, or has come to nothing, so costs a comparison and not a seed of all.
+    """
+    sets = Counter(frozenset(one.gains) for one in found)
+    seeds = max(sets, key=lambda one: (sets[one], len(one)))
+    return [one for one in found if seeds <= set(one.gains)], sorted(seeds)
+
+
+def _every(
+    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+) -> Verdict:
+    """All must come out for left, each at 5%; one against it, after Holm, is enough to fail."""
+    adjusted = statistics.holm([one.shifted.p for one in found])
+    lost = [
+        one
+        for one, p in zip(found, adjusted, strict=True)
+        if p is not None and stand(one.shifted, p) < 0
+    ]
+    if lost:
+        return Verdict(FAILS, f"against it: {_listed([one.name for one in lost])}")
+    return _open_or(HOLDS, 1, found, missing)
+
+
+def _some(
+    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+) -> Verdict:
+    """One that comes out for left, after Holm, is enough; all against it, each at 5%, fail."""
+    adjusted = statistics.holm([one.shifted.p for one in found])
+    won = [
+        one
+        for one, p in zip(found, adjusted, strict=True)
+        if p is not None and stand(one.shifted, p) > 0
+    ]
+    if won:
+        return Verdict(HOLDS, f"seen in {_listed([one.name for one in won])}")
+    return _open_or(FAILS, -1, found, missing)
+
+
+def _open_or(
+    status: str, side: int, found: Sequence[Comparison], missing: Sequence[str]
+) -> Verdict:
+    open_ones = [one for one in found if stand(one.shifted) != side]
+    if not open_ones and not missing:
+        return Verdict(
+            status, f"all of {len(found)} comparisons{' come out against it' * (side < 0)}"
+        )
+    reason = f"{len(open_ones)} of {len(found)} comparisons are not clear"
+    if missing:
+        reason += f"; no runs yet of {_listed(missing)}"
+    untested = sum(not one.shifted.tested for one in open_ones)
+    if untested:
+        reason += f"; {untested} have fewer than {FEWEST} seeds"
+    return Verdict(
+        OPEN,
+        reason,
+        tuple(one.shifted for one in open_ones),
+        tuple(place for one in open_ones for place in one.places),
+    )
+
+
+def _mean(
+    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+) -> Verdict:
+    """The mean gain of all comparisons, by one paired test."""
+    shifted = moved(overall, test.margin)
+    kept = len(found) if test.pairs == "settings" else len(_aligned(found)[0])
+    reason = f"mean of {kept} comparison{'s' * (kept > 1)}"
+    if kept < len(found):
+        reason += f" ({len(found) - kept} with fewer seeds left out)"
+    if missing:
+        reason += f", without runs of {_listed(missing)}"
+    if not shifted.tested:
+        reason += f"; {shifted.count} pair{'s' * (shifted.count != 1)} are too few to test"
+    status = {1: HOLDS, -1: FAILS, 0: OPEN}[stand(shifted)]
+    return Verdict(status, reason, (shifted,), tuple(p for one in found for p in one.places))
+
+
+def _count(
+    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+) -> Verdict:
+    """The share of comparisons whose gain is above 0, against half, by Wilson's interval."""
+    wins = sum(one.shifted.mean > 0 for one in found)
+    low, high = statistics.wilson(wins, len(found))
+    reason = f"ahead in {wins} of {len(found)} (95% interval of the share: {low:.0%} to {high:.0%})"
+    if missing:
+        reason += f", without runs of {_listed(missing)}"
+    status = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
+    places = tuple(place for one in found for place in one.places)
+    return Verdict(status, reason, tuple(one.shifted for one in found), places)
+
+
+_VERDICTS = {"every": _every, "some": _some, "mean": _mean, "count": _count}
+
+
+def moved(paired: Paired, margin: float) -> Paired:
+    """The same differences, each ``margin`` larger, tested anew."""
+    from scipy.stats import t
+
+    if not margin or paired.deviation is None or paired.low is None or paired.high is None:
+        return Paired(paired.mean + margin, paired.count) if margin else paired
+    mean, p = paired.mean + margin, paired.p
+    if p is not None and paired.deviation == 0:
+        p = 1.0 if mean == 0 else 0.0
+    elif p is not None:
+        error = paired.deviation / paired.count**0.5
+        p = 2 * float(t.sf(abs(mean) / error, paired.count - 1))
+    ends = (paired.low + margin, paired.high + margin)
+    return Paired(mean, paired.count, paired.deviation, *ends, p)
+
+
+def _detectable(unclear: Sequence[Paired]) -> float | None:
+    """The effect that every one of the open comparisons would have shown, 4 times of 5."""
+    found = [
+        statistics.detectable(one.deviation, one.count)
+        for one in unclear
+        if one.deviation is not None
+    ]
+    known = [one for one in found if one is not None]
+    return max(known) if known and len(known) == len(unclear) else None
+
+
+def _to_decide(
+    results: Results, test: Test, verdict: Verdict, lacking: Sequence[tuple[Cell, str]]
+) -> tuple[int | None, float | None]:
+    """Seeds in all, and GPU minutes for those we lack, that would decide the effects seen."""
+    waiting = minutes_missing(results, lacking)
+    needed = [
+        FEWEST
+        if one.deviation is None or not one.tested
+        else statistics.seeds_needed(one.mean, one.deviation)
+        for one in verdict.unclear
+    ]
+    if not needed or any(one is None for one in needed):
+        return None, waiting if not needed else None
+    most = max(one for one in needed if one is not None)
+    lack = max(most - min(one.count for one in verdict.unclear), 1)
+    more = minutes_for(results, verdict.places, 1)
+    if waiting is None or more is None:
+        return most, None
+    # A further setting costs what the settings so far did on average.
+    share = lack if test.pairs == "seeds" else lack / verdict.unclear[0].count
+    return most, waiting + share * more
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    shown = "; ".join(names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

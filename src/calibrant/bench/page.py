@@ -1,0 +1,168 @@
+"""A suite's results as one self-contained HTML page: coverage, tables, claims, pictures.
+
+The look is that of `calibrant.report`, whose styles it takes. Nothing is fetched: the page's
+content security policy forbids every request, and pictures are embedded as images, in which
+no script runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant._version import __version__
+from calibrant.bench import claim_writers
+from calibrant.bench.cells import Results, results
+from calibrant.bench.claims import Claim, judge, read
+from calibrant.bench.tables import table
+from calibrant.functional.errors import InputError
+from calibrant.report.page import asset, digest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from calibrant.bench.suite import Suite
+
+STYLES = ("tokens", "page", "sections", "print")
+MOST_CELLS = 12  # named among the runs that lack; more are counted
+
+
+def report(
+    suite: Suite,
+    frame: pd.DataFrame,
+    out: str | os.PathLike[str],
+    *,
+    pictures: Mapping[str, str] | None = None,
+    claims: Iterable[Claim] | None = None,
+) -> Path:
+    """Write the page, whole or not at all, and return where it is.
+
+    Args:
+        suite: what was to be run.
+        frame: the store's rows (`Store.frame()`).
+        out: the file to write; folders on the way are made, an existing file is replaced.
+        pictures: SVG texts by title.
+        claims: those to judge; the shipped ones that name the suite when left out.
+    """
+    target = Path(out)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; give a file name, such as {target / 'bench.html'}")
+    text = render(suite, frame, pictures=pictures, claims=claims)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def render(
+    suite: Suite,
+    frame: pd.DataFrame,
+    *,
+    pictures: Mapping[str, str] | None = None,
+    claims: Iterable[Claim] | None = None,
+) -> str:
+    """The page's text; see `report`. The same arguments give the same text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("calibrant.bench", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found = results(suite, frame)
+    own = Path(__file__).with_name("assets") / "bench.css"
+    style = "\n".join(
+        [*(asset(f"css/{name}.css") for name in STYLES), own.read_text(encoding="utf-8")]
+    )
+    early = asset("js/theme.js")
+    policy = (
+        f"default-src 'none'; style-src {digest(style)}; img-src data:; "
+        f"script-src {digest(early)}; base-uri 'none'; form-action 'none'"
+    )
+    chosen = [one for one in (read() if claims is None else claims) if suite.name in one.suites]
+    outcomes = judge(chosen, frame, [suite])
+    return environment.get_template("page.html").render(
+        suite=suite,
+        version=__version__,
+        coverage=coverage(found),
+        tables=[{**one, "html": Markup(one["html"])} for one in _tables(suite, frame, found)],
+        claims=Markup(claim_writers.html(outcomes)) if outcomes else "",
+        pictures=[(title, embedded(svg)) for title, svg in (pictures or {}).items()],
+        machines=", ".join(sorted({str(one) for one in found.rows["machine"].unique()})),
+        policy=Markup(policy),
+        style=Markup(style),
+        early=Markup(early),
+    )
+
+
+def coverage(found: Results) -> dict[str, Any]:
+    """How many runs are done, and which are not, in words."""
+    total, done = len(found.plan), len(found.done)
+    by_cell: dict[str, list[str]] = {}
+    for (cell, method), planned in found.planned.items():
+        count = found.lacking.get((cell, method), 0)
+        if not count:
+            continue
+        told = method if count == planned else f"{method} ({planned - count} of {planned})"
+        by_cell.setdefault(found.name_of(cell), []).append(told)
+    lines = [f"{cell}: {', '.join(names)}" for cell, names in by_cell.items()]
+    if len(lines) > MOST_CELLS:
+        lines = [*lines[:MOST_CELLS], f"and {len(lines) - MOST_CELLS} more settings"]
+    return {
+        "line": f"{done} of {total} runs are done.",
+        "percent": round(100 * done / total, 1) if total else 0.0,
+        "lacking": lines,
+    }
+
+
+def embedded(svg: str) -> str:
+    """An SVG as the source of an image."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def _tables(suite: Suite, frame: pd.DataFrame, found: Results) -> list[dict[str, str]]:
+    """Every table the results have something for."""
+    if not found.done:
+        return []
+    parts = [str(one) for one in found.rows["part"].unique()]
+    made: list[tuple[str, str, dict[str, Any]]] = [
+        ("Figures of the test rows", "Before any calibrator, and after temperature scaling.", {})
+    ]
+    if len(found.calibrators) > 2 and len(suite.methods) > 1:
+        made.append(
+            (
+                "ECE after every calibrator",
+                "Each fitted on validation rows.",
+                {"metrics": "ece", "calibrators": found.calibrators},
+            )
+        )
+    if any(part.startswith("test:") for part in parts):
+        made.append(
+            (
+                "Under corruptions",
+                "Means over every kind and severity; calibrators fitted on clean rows.",
+                {"metrics": ["accuracy", "ece"], "part": "test:*"},
+            )
+        )
+    if any(part.startswith("ood:") for part in parts):
+        made.append(
+            (
+                "Rows of another data set",
+                "Told from the test rows by the largest probability.",
+                {"metrics": ["ood_auroc", "fpr95"], "part": "ood:*"},
+            )
+        )
+    return [
+        {"title": title, "lead": lead, "html": table(suite, frame, **options).to_html()}
+        for title, lead, options in made
+    ]

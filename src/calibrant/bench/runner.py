@@ -1,0 +1,159 @@
+"""Making the runs of a suite: here, by a pool of processes, or by Ray."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from calibrant.bench.locking import locked
+from calibrant.bench.spec import Spec, distinct
+from calibrant.bench.suite import Suite
+from calibrant.bench.work import Bench, Tell, work
+from calibrant.functional.errors import InputError, no_such
+from calibrant.training.checkpoint import write_whole
+
+PLACES = ("here", "pool", "ray")
+
+
+@dataclass
+class Summary:
+    """What became of the runs asked for."""
+
+    done: list[str] = field(default_factory=list)  # now
+    before: list[str] = field(default_factory=list)  # already
+    failed: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)  # the time was up, or others hold them
+
+
+def run_suite(
+    suite: Suite,
+    out: str | os.PathLike[str],
+    *,
+    on: str = "here",
+    workers: int | None = None,
+    threads: int | None = None,
+    limit_minutes: float | None = None,
+    only: Iterable[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    retry: bool = False,
+    machine: dict[str, Any] | None = None,
+    progress: Tell | None = None,
+) -> Summary:
+    """Make every run of a suite that is not made, here, by a pool of processes, or by Ray.
+
+    Several may work on one folder at once. After ``limit_minutes`` no new run is begun. Runs
+    that failed before are tried again only on ``retry``. ``machine`` changes settings of the
+    machine alone, such as ``data_folder``. ``progress`` is given what happens, as mappings
+    whose ``event`` is begun, epoch, done, failed or left.
+    """
+    chosen = replace(suite, specs=suite.chosen(only, seeds))
+    if not chosen.specs:
+        raise InputError(f"no run of suite {suite.name} is of that method, setting and seed")
+    _put_down(suite, Path(out))
+    limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
+    made: list[Summary] = []
+
+    def make(specs: list[Spec]) -> Summary:
+        left = None if limit is None else max(0.0, (limit - time.time()) / 60)
+        made.append(
+            run_specs(
+                specs,
+                out,
+                on=on,
+                workers=workers,
+                threads=threads,
+                limit_minutes=left,
+                retry=retry,
+                machine=machine,
+                progress=progress,
+            )
+        )
+        return made[-1]
+
+    if suite.tune:
+        from calibrant.bench.tune import Unfinished, tuned
+
+        try:
+            chosen = tuned(chosen, out, make)
+        except Unfinished:
+            return made[-1]
+    return make([spec for _, spec in chosen.specs])
+
+
+def run_specs(
+    specs: Iterable[Spec],
+    out: str | os.PathLike[str],
+    *,
+    on: str = "here",
+    workers: int | None = None,
+    threads: int | None = None,
+    limit_minutes: float | None = None,
+    retry: bool = False,
+    machine: dict[str, Any] | None = None,
+    progress: Tell | None = None,
+) -> Summary:
+    """Make these runs; see `run_suite`."""
+    if on not in PLACES:
+        raise no_such("place for runs", on, PLACES)
+    bench = Bench(Path(out).absolute())
+    wanted = [one.on_machine(**(machine or {})) for one in distinct(specs)]
+    if retry:
+        for one in wanted:
+            bench.failure(one.key).unlink(missing_ok=True)
+    store = bench.store
+    before = [one.key for one in wanted if bench.is_done(one, store)]
+    left = [one for one in wanted if one.key not in before]
+    limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
+    tell = progress or (lambda event: None)
+    tell({"event": "plan", "runs": len(wanted), "before": len(before)})
+    if left and on == "here":
+        with _threads(threads):
+            work(left, bench, tell, limit=limit)
+    elif left and on == "pool":
+        from calibrant.bench.pool import run_pool
+
+        run_pool(left, bench, tell, workers=workers, threads=threads, limit=limit)
+    elif left:
+        from calibrant.bench.ray_runner import run_ray
+
+        run_ray(left, bench, tell, workers=workers, threads=threads, limit=limit)
+    return _summary(wanted, before, bench)
+
+
+def _put_down(suite: Suite, out: Path) -> None:
+    """Leave the suite in the folder, for whoever looks at it; several may begin at once."""
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out / ".suite.lock", wait=True):
+        write_whole(out / "suite.yaml", suite.text.encode())
+
+
+def _summary(wanted: list[Spec], before: list[str], bench: Bench) -> Summary:
+    found, store = Summary(before=before), bench.store
+    for one in wanted:
+        if one.key in before:
+            continue
+        if one.wanted <= store.done(one.key):
+            found.done.append(one.key)
+        elif bench.failure(one.key).is_file():
+            found.failed.append(one.key)
+        else:
+            found.left.append(one.key)
+    return found
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Torch's threads in this process, for as long as the runs take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,86 @@
+"""Choosing without looking: what selection code may see of a run, and when test rows open."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from calibrant.bench.subject import as_logits
+from calibrant.functional.errors import InputError
+from calibrant.predictions import Predictions
+from calibrant.training.checkpoint import write_whole
+from calibrant.training.config import Config
+from calibrant.training.run import Run
+
+
+class Validation:
+    """A run as selection code sees it: its settings and its validation rows, and no more.
+
+    It reads those files alone: a run whose test predictions are missing, or sealed, looks the
+    same. Figures of test rows in the run's outcome are left out by name.
+    """
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, run: Run) -> None:
+        self._folder = Path(run.folder)
+
+    @property
+    def config(self) -> Config:
+        """The run's settings."""
+        return Config.read(self._folder / "config.yaml")
+
+    @property
+    def predictions(self) -> Predictions:
+        """What the network says of validation rows."""
+        return as_logits(Predictions.read(self._folder / "predictions" / "validation.safetensors"))
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Validation figures of the epoch reported, by metric."""
+        told = json.loads((self._folder / "run.json").read_text(encoding="utf-8"))["figures"]
+        return {
+            name.removeprefix("validation_"): float(value)
+            for name, value in told.items()
+            if name.startswith("validation_")
+        }
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The epochs' lines, which know training and validation rows alone."""
+        return Run(self._folder).metrics
+
+
+def write_choice(path: str | os.PathLike[str], choice: dict[str, Any]) -> Path:
+    """Write a choice down; one that is there already may not be changed."""
+    target = Path(path)
+    text = json.dumps(choice, indent=1, sort_keys=True)
+    whole = target.with_name(f".{target.name}.{os.getpid()}")
+    write_whole(whole, text.encode())
+    try:
+        os.link(whole, target)  # unlike a rename, this never takes another's place
+    except FileExistsError:
+        if _read(target) != json.loads(text):
+            raise InputError(f"{target} holds another choice, made before: it stands") from None
+    finally:
+        whole.unlink()
+    return target
+
+
+def open_test(run: Run, choice: str | os.PathLike[str]) -> Predictions:
+    """The run's test predictions, once the choice is written down and never before."""
+    found = _read(Path(choice))
+    if not isinstance(found, dict) or not found:
+        raise InputError(
+            f"test rows stay closed until the choice is written down in {choice}: none is there"
+        )
+    return as_logits(run.predictions("test"))
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None

@@ -1,0 +1,141 @@
+"""One run of a suite: what decides its result, its key, and what is to be measured of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from calibrant.functional.errors import InputError
+from calibrant.training.config import Config
+
+FORMAT = 1  # of the key; another one makes every run a new run
+# Settings that say where and how a run is made, not what comes out of it.
+OF_THE_MACHINE = (
+    "data_folder",
+    "download",
+    "device",
+    "devices",
+    "eval_batch_size",
+    "checkpoint_every",
+    "compile",
+)
+# Settings that came after the first keys, with the value that older runs had: left out of the
+# key at that value, so that runs made before keep theirs.
+ADDED: dict[str, Any] = {}
+KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
+MARK = "measured"  # the metric of the rows that say what has been measured
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A run: a training, or a file of logits, and the measurements wanted of it.
+
+    ``after`` holds (name, options as JSON) of measurements beyond the calibrators. ``logits``
+    names a file of logits, below the data folder, that takes the place of a training.
+    """
+
+    config: Config
+    calibrators: tuple[str, ...] = ()
+    after: tuple[tuple[str, str], ...] = ()
+    keep: str = "rows"
+    logits: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep not in KEEPS:
+            raise InputError(f"keep is one of {', '.join(KEEPS)}, found {self.keep!r}")
+
+    @cached_property
+    def key(self) -> str:
+        """16 hexadecimal digits of SHA-256 over the settings that decide the result."""
+        return key_of(self.config, logits=self.logits)
+
+    @property
+    def label(self) -> str:
+        """The run in a few words, for progress and status."""
+        config = self.config
+        how = config.loss if config.recipe == "standard" else f"{config.recipe} {config.loss}"
+        return f"{config.data} {config.model} {self.logits or how} seed {config.seed}"
+
+    @property
+    def wanted(self) -> frozenset[tuple[str, str]]:
+        """The (part, calibrator) marks the store holds once all is measured."""
+        names = ["none", *self.calibrators, *(after_mark(*one) for one in self.after)]
+        return frozenset(("run", name) for name in names)
+
+    def on_machine(self, **settings: Any) -> Spec:
+        """The same run with settings of the machine changed; its key stays."""
+        for name in settings:
+            if name not in OF_THE_MACHINE:
+                raise InputError(
+                    f"{name} is no setting of the machine: {', '.join(OF_THE_MACHINE)}"
+                )
+        given = {name: value for name, value in settings.items() if value is not None}
+        return replace(self, config=self.config.changed(**given)) if given else self
+
+    def joined(self, other: Spec) -> Spec:
+        """One run with the measurements of both; they must have the same key."""
+        return replace(
+            self,
+            calibrators=tuple(dict.fromkeys((*self.calibrators, *other.calibrators))),
+            after=tuple(dict.fromkeys((*self.after, *other.after))),
+            keep=KEEPS[max(KEEPS.index(self.keep), KEEPS.index(other.keep))],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `of` takes them."""
+        return {
+            "config": self.config.to_dict(),
+            "calibrators": list(self.calibrators),
+            "after": [list(one) for one in self.after],
+            "keep": self.keep,
+            "logits": self.logits,
+        }
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Spec:
+        """What `to_dict` gave."""
+        return cls(
+            config=Config.of(found["config"]),
+            calibrators=tuple(found["calibrators"]),
+            after=tuple((name, options) for name, options in found["after"]),
+            keep=found["keep"],
+            logits=found["logits"],
+        )
+
+
+def key_of(config: Config, *, logits: str | None = None) -> str:
+    """The key of a run: the same on every machine, whatever is measured of it."""
+    settings = {
+        name: value
+        for name, value in config.to_dict().items()
+        if name not in OF_THE_MACHINE and not (name in ADDED and ADDED[name] == value)
+    }
+    told: dict[str, Any] = {"format": FORMAT, "settings": settings}
+    if logits is not None:
+        told["logits"] = logits
+    return hashlib.sha256(canonical(told).encode()).hexdigest()[:16]
+
+
+def canonical(value: Any) -> str:
+    """JSON that depends on the value alone."""
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a run's options are plain values, as JSON has them: {error}") from None
+
+
+def after_mark(name: str, options: str) -> str:
+    """How the store writes that a further measurement was made."""
+    return f"after:{name}" if options in ("", "{}") else f"after:{name}({options})"
+
+
+def distinct(specs: Iterable[Spec]) -> list[Spec]:
+    """Each key once, with the measurements all of them want, in the order of first mention."""
+    found: dict[str, Spec] = {}
+    for one in specs:
+        found[one.key] = found[one.key].joined(one) if one.key in found else one
+    return list(found.values())

@@ -1,0 +1,253 @@
+"""What can be said of a few seeds: means, paired tests, ties, and what more seeds would show.
+
+Two methods trained with the same seed share the split of the data and the order of the
+batches, so every comparison is of pairs: the differences over common seeds are tested by
+Student's t. Fewer than three pairs are not tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+FEWEST = 3  # pairs: with two, the 5% point of t is 12.7 and the test says next to nothing
+LEVEL = 0.05
+POWER = 0.8
+MOST = 1000  # seeds: beyond this an effect is called out of reach
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds and its standard error s/√n, which one seed does not have."""
+
+    mean: float
+    error: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A mean difference of pairs, its 95% interval and the p-value of "no difference"."""
+
+    mean: float
+    count: int
+    deviation: float | None = None  # of the differences, unbiased; None for one pair
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None  # None where there are fewer than FEWEST pairs
+
+    @property
+    def tested(self) -> bool:
+        """Whether there were pairs enough for a test."""
+        return self.p is not None
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Mean and standard error.
+
+    >>> mean_of([1.0, 2.0, 3.0])
+    Mean(mean=2.0, error=0.5773502691896258, count=3)
+    >>> mean_of([4.0]).error is None
+    True
+    """
+    count = len(values)
+    mean = math.fsum(values) / count if count else math.nan
+    deviation = _deviation(values, mean)
+    return Mean(mean, None if deviation is None else deviation / math.sqrt(count), count)
+
+
+def paired(differences: Sequence[float], *, level: float = LEVEL) -> Paired:
+    """The paired t-test of a mean difference of 0, two-sided.
+
+    Differences that are all alike leave no doubt: p is 1 where they are 0, else 0.
+    """
+    from scipy.stats import t
+
+    found = mean_of(differences)
+    deviation = _deviation(differences, found.mean)
+    if deviation is None or found.error is None:
+        return Paired(found.mean, found.count)
+    reach = float(t.ppf(1 - level / 2, found.count - 1)) * found.error
+    if found.count < FEWEST:
+        p = None
+    elif found.error == 0:
+        p = 1.0 if found.mean == 0 else 0.0
+    else:
+        p = 2 * float(t.sf(abs(found.mean) / found.error, found.count - 1))
+    low, high = found.mean - reach, found.mean + reach
+    return Paired(found.mean, found.count, deviation, low, high, p)
+
+
+def paired_by_seed(left: Mapping[int, float], right: Mapping[int, float]) -> Paired:
+    """`paired` of left − right over the seeds both have."""
+    return paired([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """p-values adjusted for their number by Holm's step-down rule (1979); None stays None.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.03, None, 0.06, 0.06]
+    """
+    adjusted: list[float | None] = [None] * len(p_values)
+    tested = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    largest = 0.0
+    for rank, (p, place) in enumerate(tested):
+        largest = max(largest, min(1.0, p * (len(tested) - rank)))
+        adjusted[place] = largest
+    return adjusted
+
+
+def power_of(effect: float, deviation: float, count: int, *, level: float = LEVEL) -> float:
+    """The chance that the two-sided paired t-test sees ``effect``, by the noncentral t."""
+    from scipy.stats import nct, t
+
+    if count < 2:
+        return 0.0
+    if deviation == 0:
+        return 1.0 if effect else level
+    shift = abs(effect) / deviation * math.sqrt(count)
+    edge = float(t.ppf(1 - level / 2, count - 1))
+    # From here on the far tail is below 1e-8, and scipy's series for it ends in NaN at times.
+    far = float(nct.cdf(-edge, count - 1, shift)) if shift < 4.5 else 0.0
+    return float(nct.sf(edge, count - 1, min(shift, 40.0))) + far
+
+
+def detectable(
+    deviation: float, count: int, *, power: float = POWER, level: float = LEVEL
+) -> float | None:
+    """The smallest effect that ``count`` pairs of this spread show with the given power.
+
+    None where so few pairs are not tested.
+    """
+    if count < FEWEST:
+        return None
+    return _shift(count, power, level) * deviation / math.sqrt(count)
+
+
+@lru_cache(maxsize=1024)
+def _shift(count: int, power: float, level: float) -> float:
+    """The effect, in standard errors, that so many pairs show with this power."""
+    from scipy.optimize import brentq
+
+    def lacking(shift: float) -> float:
+        return power_of(shift, math.sqrt(count), count, level=level) - power
+
+    return float(brentq(lacking, 1e-9, 40.0))
+
+
+def seeds_needed(
+    effect: float, deviation: float, *, power: float = POWER, level: float = LEVEL
+) -> int | None:
+    """The fewest pairs that show ``effect`` with the given power; None when over 1,000."""
+    if deviation == 0:
+        return FEWEST if effect else None
+    low, high = FEWEST - 1, FEWEST
+    while power_of(effect, deviation, high, level=level) < power:
+        low, high = high, 2 * high
+        if low > MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = power_of(effect, deviation, middle, level=level) >= power
+        low, high = (low, middle) if enough else (middle, high)
+    return high if high <= MOST else None
+
+
+def best_and_tied(
+    values: Mapping[str, Mapping[int, float]], *, higher: bool, level: float = LEVEL
+) -> tuple[str | None, set[str]]:
+    """The name with the best mean over seeds, and those a paired test cannot tell from it.
+
+    A method with fewer than three seeds in common with the best is tested against nothing
+    and never called tied.
+    """
+    means = {name: mean_of(list(runs.values())).mean for name, runs in values.items() if runs}
+    means = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    if not means:
+        return None, set()
+    best = (max if higher else min)(means, key=lambda name: means[name])
+    tied = set()
+    for name in means.keys() - {best}:
+        test = paired_by_seed(values[name], values[best])
+        if test.p is not None and test.p >= level:
+            tied.add(name)
+    return best, tied
+
+
+def correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Fisher's z of Pearson's correlation, atanh r, and its variance 1/(n−3).
+
+    Fewer than four points, or one value throughout, have none: NaN and infinity.
+    """
+    r = _pearson(first, second)
+    if len(first) < 4 or not math.isfinite(r):
+        return math.nan, math.inf
+    return _fisher(r), 1 / (len(first) - 3)
+
+
+def correlation_difference(
+    first: Sequence[float], second: Sequence[float], common: Sequence[float]
+) -> tuple[float, float]:
+    """How much closer ``first`` goes with ``common`` than ``second`` does: z₁ − z₂, variance.
+
+    The correlations share ``common`` and the rows, so the variance is that of Meng,
+    Rosenthal & Rubin (1992, "Comparing correlated correlation coefficients"):
+    2 (1 − r₁₂) h / (n−3), h = (1 − f r̄²)/(1 − r̄²), f = min(1, (1 − r₁₂)/(2 (1 − r̄²))).
+    """
+    one, two = _pearson(first, common), _pearson(second, common)
+    between = _pearson(first, second)
+    if len(common) < 4 or not all(map(math.isfinite, (one, two, between))):
+        return math.nan, math.inf
+    square = min((one**2 + two**2) / 2, 1 - 1e-12)
+    share = min(1.0, (1 - between) / (2 * (1 - square)))
+    factor = (1 - share * square) / (1 - square)
+    return _fisher(one) - _fisher(two), 2 * max(1 - between, 1e-12) * factor / (len(common) - 3)
+
+
+def combined(estimates: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The mean of estimates weighted by 1/variance, and its variance."""
+    weights = [1 / variance for _, variance in estimates if math.isfinite(variance)]
+    if not weights:
+        return math.nan, math.inf
+    values = [value for value, variance in estimates if math.isfinite(variance)]
+    total = math.fsum(weights)
+    return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / total, 1 / total
+
+
+def wilson(wins: int, count: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share."""
+    z = normal_quantile(1 - LEVEL / 2)
+    share, scale = wins / count, 1 + z * z / count
+    middle = (share + z * z / (2 * count)) / scale
+    reach = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return middle - reach, middle + reach
+
+
+def _deviation(values: Sequence[float], mean: float) -> float | None:
+    if len(values) < 2:
+        return None
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _pearson(first: Sequence[float], second: Sequence[float]) -> float:
+    if len(first) < 2:
+        return math.nan
+    mean = mean_of(first).mean, mean_of(second).mean
+    pairs = list(zip(first, second, strict=True))
+    product = math.fsum((a - mean[0]) * (b - mean[1]) for a, b in pairs)
+    squares = [math.fsum((pair[side] - mean[side]) ** 2 for pair in pairs) for side in (0, 1)]
+    return product / math.sqrt(squares[0] * squares[1]) if min(squares) > 0 else math.nan
+
+
+def _fisher(r: float) -> float:
+    return math.atanh(min(max(r, -1 + 1e-12), 1 - 1e-12)) if math.isfinite(r) else math.nan
+
+
+def normal_quantile(share: float) -> float:
+    """The standard normal's quantile."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(share)

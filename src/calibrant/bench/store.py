@@ -1,0 +1,207 @@
+"""The results: Parquet files in a folder, only ever added to, merged by copying files.
+
+A file's name holds the digest of its content, so that a damaged one is known by sight: it is
+set aside, and the run it was about counts as not measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.bench.locking import locked
+from calibrant.bench.rows import SCHEMA, Row
+from calibrant.functional.errors import InputError
+from calibrant.training.checkpoint import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IDENTITY = ["key", "part", "calibrator", "metric"]
+ALL = "all"  # in the place of a key, in the name of a file of many runs
+
+
+class Store:
+    """Rows of runs, in a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._tables: dict[str, Any] = {}  # files do not change: each is read once
+        self._marks: dict[str, dict[str, set[tuple[str, str]]]] = {}
+
+    def add(self, key: str, rows: Sequence[Row] | Sequence[Mapping[str, Any]]) -> Path:
+        """Write rows of one run, all or none, as a new file."""
+        strange = {str(row["key"]) for row in rows} - {key}
+        if strange or not rows:
+            raise InputError(f"rows of run {key} expected, found {sorted(strange) or 'none'}")
+        return self._write(key, _table(rows))
+
+    def frame(self) -> pd.DataFrame:
+        """Every result; of those of one figure the latest written."""
+        return _frame([table for _, table in self._read()])
+
+    def done(self, key: str) -> set[tuple[str, str]]:
+        """The (part, calibrator) pairs there are results of."""
+        found: set[tuple[str, str]] = set()
+        for path in self.files():
+            if path.name.startswith((f"{key}-", f"{ALL}-")):
+                found |= self._marks_of(path).get(key, set())
+        return found
+
+    def files(self) -> list[Path]:
+        """The files, in order of name; hidden ones and those set aside are none."""
+        found = self.folder.glob("*.parquet")
+        return sorted(path for path in found if not path.name.startswith("."))
+
+    def take(self, other: Store | str | os.PathLike[str]) -> int:
+        """Copy another store's files; the number of those that were new here."""
+        source = other if isinstance(other, Store) else Store(other)
+        count = 0
+        for path in source.files():
+            content = source._content(path)
+            if content is not None:
+                count += self.take_file(path.name, content)
+        return count
+
+    def take_file(self, name: str, content: bytes) -> bool:
+        """Take in one file of another store; whether it is whole and was not here before."""
+        if not _is_whole(name, content):
+            warnings.warn(f"{name} is damaged where it comes from: not taken", stacklevel=2)
+            return False
+        target = self.folder / name
+        if target.is_file():
+            return False
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content)
+        return True
+
+    def compact(self) -> Path | None:
+        """One file of many. A kill at any moment leaves every row in at least one file."""
+        with locked(self.folder / ".compact.lock", wait=True):
+            read = list(self._read())
+            if len(read) < 2:
+                return None
+            target = self._write(ALL, _to_table(_frame([table for _, table in read])))
+            for path, _ in read:
+                if path != target:
+                    path.unlink(missing_ok=True)
+            return target
+
+    def _write(self, key: str, table: Any) -> Path:
+        import pyarrow.parquet as parquet
+
+        sink = io.BytesIO()
+        parquet.write_table(table, sink, compression="zstd")
+        content = sink.getvalue()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{key}-{_digest(content)}.parquet"
+        write_whole(path, content)
+        return path
+
+    def _read(self) -> Iterator[tuple[Path, Any]]:
+        for path in self.files():
+            table = self._table_of(path)
+            if table is not None:
+                yield path, table
+
+    def _table_of(self, path: Path) -> Any | None:
+        if path.name not in self._tables:
+            content = self._content(path)
+            if content is None:
+                return None
+            self._tables[path.name] = _parsed(content)
+        return self._tables[path.name]
+
+    def _marks_of(self, path: Path) -> dict[str, set[tuple[str, str]]]:
+        if path.name not in self._marks:
+            table = self._table_of(path)
+            if table is None:
+                return {}
+            found: dict[str, set[tuple[str, str]]] = {}
+            columns = [table.column(name).to_pylist() for name in ("key", "part", "calibrator")]
+            for key, part, calibrator in zip(*columns, strict=True):
+                found.setdefault(key, set()).add((part, calibrator))
+            self._marks[path.name] = found
+        return self._marks[path.name]
+
+    def _content(self, path: Path) -> bytes | None:
+        """A file's bytes; None of one that is gone (compacted meanwhile) or damaged."""
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if _is_whole(path.name, content):
+            return content
+        aside = path.with_name(f"{path.name}.damaged")
+        try:
+            os.replace(path, aside)
+        except FileNotFoundError:
+            return None  # another process set it aside
+        warnings.warn(
+            f"{path} is damaged and set aside as {aside.name}: its run will be measured again",
+            stacklevel=3,
+        )
+        return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _is_whole(name: str, content: bytes) -> bool:
+    key, _, digest = name.removesuffix(".parquet").rpartition("-")
+    return bool(key) and digest == _digest(content) and _parsed(content) is not None
+
+
+def _parsed(content: bytes) -> Any | None:
+    """The table, in our columns; None of what is none, such as one of other columns."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        # One thread: a file is small, and a process may have been forked from one with threads.
+        found = parquet.read_table(io.BytesIO(content), use_threads=False)
+        return found.select(list(SCHEMA)).cast(_schema())
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError):
+        return None
+
+
+def _schema() -> Any:
+    import pyarrow
+
+    return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in SCHEMA.items()])
+
+
+def _table(rows: Iterable[Mapping[str, Any]]) -> Any:
+    import pyarrow
+
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA}
+    for row in rows:
+        if set(row) != set(SCHEMA):
+            odd = sorted(set(row) ^ set(SCHEMA))
+            raise InputError(f"a row has the columns {', '.join(SCHEMA)}; not so here: {odd}")
+        for name, values in columns.items():
+            values.append(row[name])
+    return pyarrow.table(columns, schema=_schema())
+
+
+def _to_table(frame: pd.DataFrame) -> Any:
+    import pyarrow
+
+    return pyarrow.Table.from_pandas(frame, schema=_schema(), preserve_index=False)
+
+
+def _frame(tables: Sequence[Any]) -> pd.DataFrame:
+    import pyarrow
+
+    whole = pyarrow.concat_tables([_schema().empty_table(), *tables])
+    frame: pd.DataFrame = whole.to_pandas()
+    # Equal times are put in order by value, so that no order of files decides.
+    frame = frame.sort_values(["written", *IDENTITY, "value"], kind="stable")
+    frame = frame.drop_duplicates(IDENTITY, keep="last")
+    return frame.sort_values(IDENTITY, kind="stable").reset_index(drop=True)

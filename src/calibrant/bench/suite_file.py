@@ -1,0 +1,240 @@
+"""The words of a suite file: what they may be, and the runs they come to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import Any
+
+from calibrant.bench.spec import KEEPS, Spec, canonical
+from calibrant.functional.errors import InputError, no_such
+from calibrant.training.config import Config
+
+KEYS = (
+    "name",
+    "about",
+    "defaults",
+    "grid",
+    "cases",
+    "seeds",
+    "methods",
+    "where",
+    "calibrators",
+    "after",
+    "logits",
+    "keep",
+    "baseline",
+    "tune",
+    "published",
+    "metrics",
+    "pictures",
+    "claims",
+)
+SETTINGS = tuple(one.name for one in fields(Config))
+OF_A_RUN = ("calibrators", "after", "keep")  # settings of a run that are not the training's
+SETTABLE = (*SETTINGS, *OF_A_RUN, "skip")
+
+
+def parse(text: str, where: str) -> dict[str, Any]:
+    """The file's mapping."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: not YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected a suite as `key: value` lines")
+    return found
+
+
+def only_known(found: Iterable[Any], known: Iterable[str], kind: str) -> None:
+    """An error, with the nearest name, for a key nobody has."""
+    names = list(known)
+    for key in found:
+        if key not in names:
+            near = get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+            raise InputError(f"{key!r} is no {kind}; {hint}")
+
+
+def expand(found: Mapping[str, Any]) -> Iterator[tuple[str, Spec]]:
+    """(method, run) of the file: all of the first seed, then all of the next.
+
+    So a suite that is cut short has every method before it has a second seed of any.
+    """
+    seeds = found.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or not all(type(one) is int for one in seeds):
+        raise InputError(f"seeds is a list of whole numbers, found {seeds!r}")
+    defaults = _settings(found.get("defaults"), "defaults")
+    methods = _methods(found)
+    rules = [_rule(one) for one in _list(found.get("where"), "where")]
+    usual = {name: found[name] for name in OF_A_RUN if name in found}
+    for seed, case in itertools.product(seeds, list(_cases(found))):
+        for method, own in methods.items():
+            settings = {**usual, **defaults, **case, **own, "seed": seed}
+            for condition, change in rules:
+                if _holds(condition, settings, method):
+                    settings |= change
+            if not settings.pop("skip", False):
+                yield method, _spec(settings)
+
+
+def _methods(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    if found.get("logits") is not None:
+        if found.get("methods"):
+            raise InputError("a suite has methods, which are trained, or logits, not both")
+        return {"logits": {}}
+    methods = found.get("methods")
+    if not isinstance(methods, dict) or not methods:
+        raise InputError("methods is missing: `methods: {cross_entropy: {}}` is the least")
+    return {str(name): _settings(own, f"methods, {name}") for name, own in methods.items()}
+
+
+def _cases(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the grid with each of the cases, or of the files of logits."""
+    grid = dict(found.get("grid") or {})
+    listed = [
+        _settings(one, "cases") for one in _list(grid.pop("cases", found.get("cases")), "cases")
+    ]
+    files = [_logits(one) for one in _list(found.get("logits"), "logits")]
+    only_known(grid, SETTABLE, "setting")
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"grid: {name} is a list of values, found {values!r}")
+    for case, file in itertools.product(listed or [{}], files or [{}]):
+        for values in itertools.product(*grid.values()):
+            yield {**file, **case, **dict(zip(grid, values, strict=True))}
+
+
+def _logits(entry: Any) -> dict[str, Any]:
+    """Settings of a file of logits: ``logits/cifar10-resnet20.npz`` is of that data and model."""
+    told = {"file": entry} if isinstance(entry, str) else dict(entry)
+    if not isinstance(told.get("file"), str):
+        raise InputError(f"logits: each names a file, found {entry!r}")
+    file = told.pop("file")
+    only_known(told, SETTABLE, "setting")
+    data, _, model = PurePosixPath(file).stem.partition("-")
+    return {"data": data, "model": model or "unknown", **told, "logits": file}
+
+
+def _rule(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    if not isinstance(found, dict) or "set" not in found:
+        raise InputError(f"where: each line is {{if: ..., set: ...}}, found {found!r}")
+    only_known(found, ("if", "set"), "key of a `where` line")
+    condition = dict(found.get("if") or {})
+    only_known(condition, ("method", *SETTABLE), "setting")
+    return condition, _settings(found["set"], "where, set")
+
+
+def _holds(condition: Mapping[str, Any], settings: Mapping[str, Any], method: str) -> bool:
+    """Whether each setting is the one named, or one of those named."""
+    for name, value in condition.items():
+        is_list = isinstance(value, list)
+        have = method if name == "method" else settings.get(name, _default(name))
+        if have not in (value if is_list else [value]):
+            return False
+    return True
+
+
+@lru_cache
+def _default(name: str) -> Any:
+    return getattr(Config(), name, None)
+
+
+def _spec(settings: dict[str, Any]) -> Spec:
+    given = dict(settings)
+    texts = canonical(given.pop("calibrators", []))
+    calibrators = _calibrators(texts, str(given.get("data", _default("data"))))
+    after = tuple(_after(one) for one in _list(given.pop("after", []), "after"))
+    for one in after:
+        _check_after(*one)
+    keep = given.pop("keep", KEEPS[0])
+    logits = given.pop("logits", None)
+    config = Config.of(given)
+    if logits is None:
+        check_names(config)
+    return Spec(config, calibrators, after, keep, logits)
+
+
+@lru_cache(maxsize=1024)
+def _check_after(name: str, options: str) -> None:
+    from calibrant.bench.measure import check_after
+
+    check_after(name, json.loads(options))
+
+
+def _after(found: Any) -> tuple[str, str]:
+    """``shift``, or ``shift: {severities: [1, 3]}``, as (name, options in JSON)."""
+    if isinstance(found, str):
+        return found, "{}"
+    if isinstance(found, dict) and len(found) == 1:
+        ((name, options),) = found.items()
+        if options is None or isinstance(options, dict):
+            return str(name), canonical(options or {})
+    raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {found!r}")
+
+
+@lru_cache(maxsize=1024)
+def _calibrators(found: str, data: str) -> tuple[str, ...]:
+    """Each spelled one way, ``argmax_preserving`` written out."""
+    from calibrant.bench.texts import expanded, make
+
+    texts = [str(one) for one in _list(json.loads(found), "calibrators")]
+    names = expanded(texts, dense=data == "camvid" or data.startswith("dense:"))
+    for name in names:
+        make(name)
+    return names
+
+
+def check_names(config: Config) -> None:
+    """An error before the first run, where a name is one nobody has."""
+    options = json.dumps(config.recipe_options, sort_keys=True, default=str)
+    _check_names(config.data, config.model, config.loss, config.recipe, options)
+
+
+@lru_cache(maxsize=4096)
+def _check_names(data: str, model: str, loss: str, recipe: str, options: str) -> None:
+    from calibrant import losses, models
+    from calibrant.training import recipes
+
+    _check_data(data)
+    if model not in models.available():
+        raise no_such("model", model, models.available())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a loss that warns of its options does so when trained
+        losses.get(loss, num_samples=2)
+    recipes.get(recipe, **json.loads(options))
+
+
+def _check_data(name: str) -> None:
+    from calibrant.data.sets import FORMS, SETS, available
+
+    form, _, path = name.partition(":")
+    if name not in SETS and not (form in FORMS and path):
+        raise no_such("data set", name, available())
+
+
+def _settings(found: Any, where: str) -> dict[str, Any]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected settings as `name: value`, found {found!r}")
+    only_known(found, SETTABLE, "setting")
+    if "seed" in found:
+        raise InputError(f"{where}: seeds are given as `seeds: [0, 1, 2]`, not seed")
+    return dict(found)
+
+
+def _list(found: Any, where: str) -> list[Any]:
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise InputError(f"{where} is a list, found {found!r}")
+    return found

@@ -1,0 +1,244 @@
+"""A table as Markdown, LaTeX, CSV and HTML: four ways of writing the same entries."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING
+
+from calibrant.bench import statistics
+from calibrant.bench.figures import number, with_error
+
+if TYPE_CHECKING:
+    from calibrant.bench.tables import Entry, Table
+
+MARKS = {True: "+", False: "−", None: ""}
+# What LaTeX reads as commands, and the signs of ours that its plain fonts lack.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "∞": r"$\infty$",
+    "<": r"$<$",
+    ">": r"$>$",
+}
+
+
+def markdown(table: Table) -> str:
+    """Pipes and bars; the best in bold, those tied with it in italics."""
+
+    def shown(entry: Entry, metric: str, note: str) -> str:
+        text = _figure(entry, metric)
+        text = f"**{text}**" if entry.best else f"*{text}*" if entry.tied else text
+        return text + MARKS[entry.told] + note
+
+    lines = []
+    for block in table.blocks:
+        lines += [f"**{_piped(block.name)}**", ""]
+        heads = [table.down, *_headings(table)]
+        lines.append(f"| {' | '.join(_piped(head) for head in heads)} |")
+        lines.append(f"|---|{'---:|' * (len(heads) - 1)}")
+        for name, entries in block.rows:
+            cells = [_piped(name), *_cells(table, entries, shown)]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join([*lines, _legend(table), ""])
+
+
+def latex(table: Table) -> str:
+    """A ``tabular`` with booktabs' rules, all text escaped."""
+
+    def shown(entry: Entry, metric: str, note: str) -> str:
+        text = escape_latex(_figure(entry, metric))
+        if entry.best:
+            text = rf"\textbf{{{text}}}"
+        elif entry.tied:
+            text = rf"\textit{{{text}}}"
+        mark = MARKS[entry.told]
+        return text + (f"$^{{{mark.replace('−', '-')}}}$" if mark else "") + note
+
+    heads = [table.down, *_headings(table)]
+    lines = [
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        r"\toprule",
+        " & ".join(escape_latex(head) for head in heads) + r" \\",
+    ]
+    for block in table.blocks:
+        title = rf"\multicolumn{{{len(heads)}}}{{l}}{{\textbf{{{escape_latex(block.name)}}}}} \\"
+        lines += [r"\midrule", title]
+        for name, entries in block.rows:
+            cells = [escape_latex(name), *_cells(table, entries, shown, escape_latex)]
+            lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*lines, f"% {_legend(table)}", ""])
+
+
+def html(table: Table) -> str:
+    """A ``table`` element for each cell; classes say best, tied, better and worse."""
+
+    def shown(entry: Entry, metric: str, note: str) -> str:
+        tag = "strong" if entry.best else "em" if entry.tied else "span"
+        text = f"<{tag}>{escape(_figure(entry, metric))}</{tag}>"
+        mark = {True: "better", False: "worse"}.get(entry.told) if entry.told is not None else None
+        if mark:
+            told = f"{mark} than {table.baseline}, p = {entry.p:.2g} (Holm)"
+            sign = MARKS[entry.told]
+            text += f'<sup class="{mark}" title="{escape(told)}">{sign}</sup>'
+        return text + (f" <small>{escape(note.strip())}</small>" if note else "")
+
+    parts = []
+    for block in table.blocks:
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in _headings(table))
+        rows = "".join(
+            f'<tr><th scope="row">{escape(name)}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in _cells(table, entries, shown, escape))
+            + "</tr>\n"
+            for name, entries in block.rows
+        )
+        caption = f"<caption>{escape(block.name)}</caption>"
+        parts.append(
+            f'<div class="scroll"><table class="bench">{caption}'
+            f'<thead><tr><th scope="col">{table.down}</th>{heads}</tr></thead>\n'
+            f"<tbody>\n{rows}</tbody></table></div>"
+        )
+    return "\n".join([*parts, f'<p class="legend-line">{escape(_legend(table))}</p>'])
+
+
+def comma_separated(table: Table) -> str:
+    """A line a figure: plain numbers, shares as shares."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    names = ["metric", "calibrator", "mean", "standard_error", "seeds", "planned", "best", "tied"]
+    against = ["difference", "difference_low", "difference_high", "p", "p_holm"]
+    papers = ["published", "published_error", "paper", "table"]
+    writer.writerow([*table.by, "method", *names, *against, *papers])
+    for block in table.blocks:
+        for name, entries in block.rows:
+            for column, entry in zip(table.columns, entries, strict=True):
+                mean, test, figure = entry.mean, entry.difference, entry.published
+                method, after = (name, column.calibrator)
+                if table.method is not None:
+                    method, after = table.method, name
+                ours = (mean.mean, mean.error, mean.count) if mean else (None, None, 0)
+                seen = (test.mean, test.low, test.high, test.p) if test else (None,) * 4
+                theirs = (
+                    (figure.value, figure.error, figure.paper, figure.table)
+                    if figure
+                    else (None,) * 4
+                )
+                flags = (entry.planned, int(entry.best), int(entry.tied))
+                writer.writerow(
+                    [
+                        *block.cell,
+                        method,
+                        column.metric,
+                        after,
+                        *ours,
+                        *flags,
+                        *seen,
+                        entry.p,
+                        *theirs,
+                    ]
+                )
+    return sink.getvalue()
+
+
+def escape_latex(text: str) -> str:
+    """The text, with nothing left that LaTeX would read as a command."""
+    return re.sub(".", lambda found: _LATEX.get(found[0], found[0]), text, flags=re.S)
+
+
+def _headings(table: Table) -> list[str]:
+    heads = []
+    for column in table.columns:
+        heads.append(column.heading)
+        if column.has_published:
+            heads.append("published")
+    return heads
+
+
+def _cells(
+    table: Table,
+    entries: tuple[Entry, ...],
+    shown: Callable[[Entry, str, str], str],
+    escaped: Callable[[str], str] = str,
+) -> list[str]:
+    cells: list[str] = []
+    first = _lacking(entries[0])
+    for column, entry in zip(table.columns, entries, strict=True):
+        # What is so of the whole row is said once.
+        note = _lacking(entry)
+        cells.append(shown(entry, column.metric, note if not cells or note != first else ""))
+        if column.has_published:
+            figure = entry.published
+            value = None if figure is None else figure.value
+            text = (
+                "–"
+                if figure is None or value is None
+                else with_error(column.metric, value, figure.error)
+            )
+            cells.append(escaped(text))
+    return cells
+
+
+def _figure(entry: Entry, metric: str) -> str:
+    return (
+        number(metric, None)
+        if entry.mean is None
+        else with_error(metric, entry.mean.mean, entry.mean.error)
+    )
+
+
+def _lacking(entry: Entry) -> str:
+    """What a reader must know of the runs behind a figure, where it is not all of them."""
+    count = entry.mean.count if entry.mean else 0
+    if count < entry.planned:
+        return f" ({count or 'none'} of {entry.planned} runs)"
+    return " (1 seed)" if count == 1 else ""
+
+
+def _legend(table: Table) -> str:
+    level = f"{100 * statistics.LEVEL:g}%"
+    counts = {
+        entry.mean.count
+        for block in table.blocks
+        for _, entries in block.rows
+        for entry in entries
+        if entry.mean
+    }
+    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(min(counts, default=0))
+    rows = "test rows" if table.part == "test" else table.part
+    text = (
+        f"Mean ± standard error over seeds ({seeds}) on {rows}. Bold: the best mean; italics: a "
+        f"paired t-test over seeds does not tell it from the best ({level})."
+    )
+    if table.baseline is not None:
+        text += (
+            f" + better, − worse than {table.baseline}: paired t-test, {level} after Holm's "
+            "correction for the rows of the column."
+        )
+    if min(counts, default=0) < statistics.FEWEST:
+        text += f" Fewer than {statistics.FEWEST} seeds are not tested."
+    if any(column.has_published for column in table.columns):
+        text += " Published: the paper's own figure, under its own protocol."
+    return text
+
+
+def _piped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")

@@ -1,0 +1,298 @@
+"""Tables of a suite: methods down, figures across, ours beside the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calibrant.bench import statistics
+from calibrant.bench.cells import Cell, Results, Runs, results
+from calibrant.bench.figures import canonical, check_metric, heading, higher_is_better
+from calibrant.bench.published import Figure, find
+from calibrant.functional.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from calibrant.bench.suite import Suite
+
+METRICS = ("accuracy", "nll", "ece")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure of one method: ours over seeds, how it stands, and the published one."""
+
+    mean: statistics.Mean | None  # None: no run has it
+    planned: int  # runs the suite asks for
+    best: bool = False
+    tied: bool = False  # a paired test cannot tell it from the best
+    difference: statistics.Paired | None = None  # to the baseline
+    p: float | None = None  # of that difference, Holm-adjusted over the column; None: not tested
+    better: bool | None = None  # than the baseline, where p is below the level
+    published: Figure | None = None
+
+    @property
+    def told(self) -> bool | None:
+        """Better (True) or worse (False) than the baseline by the test; None: neither."""
+        return self.better if self.p is not None and self.p < statistics.LEVEL else None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric after a calibrator."""
+
+    metric: str
+    calibrator: str = "none"
+    has_published: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Its name, unit and better way, and the calibrator where there is one."""
+        after = "" if self.calibrator == "none" else f", after {self.calibrator}"
+        text = heading(self.metric)
+        arrow = text[-1] if text[-1] in "↑↓" else ""
+        return f"{text[:-1].rstrip()}{after} {arrow}" if arrow else f"{text}{after}"
+
+
+@dataclass(frozen=True)
+class Block:
+    """The rows of one cell."""
+
+    cell: Cell
+    name: str
+    rows: tuple[tuple[str, tuple[Entry, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures of a suite, ready to be written in any form."""
+
+    title: str
+    by: tuple[str, ...]
+    down: str  # what the rows are: method or calibrator
+    columns: tuple[Column, ...]
+    blocks: tuple[Block, ...]
+    baseline: str | None
+    part: str = "test"
+    method: str | None = None  # whose calibrators the rows are
+
+    def to_markdown(self) -> str:
+        """As Markdown."""
+        from calibrant.bench.table_writers import markdown
+
+        return markdown(self)
+
+    def to_latex(self) -> str:
+        """As LaTeX, for the package booktabs."""
+        from calibrant.bench.table_writers import latex
+
+        return latex(self)
+
+    def to_csv(self) -> str:
+        """As CSV: a line a figure, plain numbers in the units of the store."""
+        from calibrant.bench.table_writers import comma_separated
+
+        return comma_separated(self)
+
+    def to_html(self) -> str:
+        """As an HTML fragment."""
+        from calibrant.bench.table_writers import html
+
+        return html(self)
+
+
+def table(
+    suite: Suite,
+    frame: pd.DataFrame,
+    metrics: str | Iterable[str] | None = None,
+    by: Iterable[str] | None = None,
+    *,
+    calibrators: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
+    part: str = "test",
+    down: str | None = None,
+    title: str | None = None,
+) -> Table:
+    """A table of a suite's results.
+
+    Args:
+        suite: what was to be run.
+        frame: the store's rows (`Store.frame()`).
+        metrics: one or several; those of the suite when left out.
+        by: the settings that make a cell; found from the suite when left out.
+        calibrators: shown side by side, "none" being before any; "none" and temperature,
+            where it was measured, when left out.
+        methods: the rows, in this order; all when left out.
+        part: the rows the figures are of: test, train, ``ood:cifar100``; or a pattern such
+            as ``test:*:5``, whose parts are averaged.
+        down: what the rows are, ``method`` or ``calibrator``; calibrators when left out and
+            the suite has a single method.
+        title: the suite's name when left out.
+    """
+    found = results(suite, frame, by)
+    names = tuple(methods) if methods is not None else suite.methods
+    for name in names:
+        if name not in suite.methods:
+            raise InputError(f"{suite.name} has no method {name!r}: {', '.join(suite.methods)}")
+    down = down or ("calibrator" if len(names) == 1 else "method")
+    if down not in ("method", "calibrator"):
+        raise InputError(f"down is method or calibrator, found {down!r}")
+    if down == "calibrator" and len(names) != 1:
+        raise InputError("a table of calibrators is of one method: say which with methods=")
+    chosen = [check_metric(one) for one in _listed(metrics, suite.metrics or METRICS)]
+    after = _calibrators(found, calibrators, down)
+    make = _by_method if down == "method" else _by_calibrator
+    columns, blocks = make(found, names, chosen, after, part)
+    return Table(
+        title=title or suite.name,
+        by=found.by,
+        down=down,
+        columns=columns,
+        blocks=blocks,
+        baseline=_baseline(suite, down, [name for block in blocks for name, _ in block.rows]),
+        part=part,
+        method=names[0] if down == "calibrator" else None,
+    )
+
+
+def _by_method(
+    found: Results, names: Sequence[str], metrics: list[str], after: list[str], part: str
+) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
+    asked = [(metric, calibrator) for metric in metrics for calibrator in after]
+    values = {one: found.values(one[0], calibrator=one[1], part=part) for one in asked}
+    # Accuracy after what keeps every prediction is the accuracy before.
+    kept = [
+        (metric, calibrator)
+        for metric, calibrator in asked
+        if calibrator == "none" or values[metric, calibrator] != _same(values, metric)
+    ]
+    baseline = _baseline(found.suite, "method", names)
+    rows: dict[Cell, dict[str, list[Entry]]] = {}
+    for metric, calibrator in kept:
+        for cell in found.cells:
+            column = {
+                name: values[metric, calibrator].get((cell, name), {})
+                for name in names
+                if (cell, name) in found.planned
+            }
+            planned = {name: found.planned[cell, name] for name in column}
+            marks = {
+                name: _published(found, cell, name, calibrator, metric, part) for name in column
+            }
+            entries = _judged(column, planned, metric, baseline, marks)
+            for name in column:
+                rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
+    return _assembled(found, kept, rows)
+
+
+def _by_calibrator(
+    found: Results, names: Sequence[str], metrics: list[str], after: list[str], part: str
+) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
+    (method,) = names
+    rows: dict[Cell, dict[str, list[Entry]]] = {}
+    for metric in metrics:
+        values = {one: found.values(metric, calibrator=one, part=part) for one in after}
+        for cell in found.cells:
+            column = {one: values[one].get((cell, method), {}) for one in after}
+            planned = {one: found.planned.get((cell, method), 0) for one in after}
+            marks = {one: _published(found, cell, method, one, metric, part) for one in after}
+            entries = _judged(column, planned, metric, "none", marks)
+            for one in after:
+                rows.setdefault(cell, {}).setdefault(one, []).append(entries[one])
+    return _assembled(found, [(metric, "none") for metric in metrics], rows)
+
+
+def _assembled(
+    found: Results, columns: list[tuple[str, str]], rows: dict[Cell, dict[str, list[Entry]]]
+) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
+    entries = [each for cell in rows.values() for each in cell.values()]
+    made = tuple(
+        Column(metric, calibrator, any(each[place].published is not None for each in entries))
+        for place, (metric, calibrator) in enumerate(columns)
+    )
+    blocks = tuple(
+        Block(cell, found.name_of(cell), tuple((name, tuple(each)) for name, each in part.items()))
+        for cell, part in rows.items()
+    )
+    return made, blocks
+
+
+def _judged(
+    column: dict[str, Runs],
+    planned: dict[str, int],
+    metric: str,
+    baseline: str | None,
+    marks: dict[str, Figure | None],
+) -> dict[str, Entry]:
+    """A column of one cell: best, tied, and every row tested against the baseline."""
+    higher = higher_is_better(metric)
+    best: str | None = None
+    tied: set[str] = set()
+    if higher is not None:
+        best, tied = statistics.best_and_tied(column, higher=higher)
+    others = [name for name in column if name != baseline and higher is not None]
+    base = column.get(baseline, {}) if baseline is not None else {}
+    tests = {name: statistics.paired_by_seed(column[name], base) for name in others}
+    adjusted = dict(zip(tests, statistics.holm([one.p for one in tests.values()]), strict=True))
+    return {
+        name: Entry(
+            mean=statistics.mean_of(list(runs.values())) if runs else None,
+            planned=planned[name],
+            best=name == best,
+            tied=name in tied,
+            difference=tests[name] if name in tests and tests[name].count else None,
+            p=adjusted.get(name),
+            better=(tests[name].mean > 0) == higher if name in tests else None,
+            published=marks[name],
+        )
+        for name, runs in column.items()
+    }
+
+
+def _published(
+    found: Results, cell: Cell, method: str, calibrator: str, metric: str, part: str
+) -> Figure | None:
+    """The figure of the suite's paper and tables; the first table named that has it."""
+    source = found.suite.published
+    if not source:
+        return None
+    fits = find(
+        paper=source["paper"],
+        data=found.setting(cell, "data"),
+        model=found.setting(cell, "model"),
+        long_tail=found.setting(cell, "long_tail"),
+        method=method,
+        metric=metric,
+        calibrator=calibrator,
+        part="ood:*" if part.startswith("ood:") else part,
+        variant="",
+    )
+    tables = _listed(source.get("tables"), [one.table for one in fits])
+    fits = [one for one in fits if one.table in tables and one.value is not None]
+    return min(fits, key=lambda one: tables.index(one.table), default=None)
+
+
+def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list[str]:
+    if asked is not None:
+        return [canonical(one) for one in _listed(asked, ())]
+    measured = found.calibrators or ("none",)
+    if down == "calibrator":
+        return list(measured)
+    return ["none", *(one for one in measured if one == "temperature")]
+
+
+def _same(values: dict[tuple[str, str], dict[tuple[Cell, str], Runs]], metric: str) -> object:
+    return values.get((metric, "none"))
+
+
+def _baseline(suite: Suite, down: str, names: Sequence[str]) -> str | None:
+    wanted = "none" if down == "calibrator" else suite.baseline
+    return wanted if wanted in names else None
+
+
+def _listed(given: str | Iterable[str] | None, usual: Iterable[str]) -> list[str]:
+    if given is None:
+        return list(usual)
+    return [given] if isinstance(given, str) else list(given)

@@ -1,0 +1,290 @@
+"""The ``tune:`` block of a suite: one setting after another, by validation figures alone.
+
+Soft-calibration appendix G: the values of one setting are tried, the best is kept, and the
+next setting is tried with it; the best is the lowest ECE that gives up less than 1% accuracy
+against the most accurate. Candidates are ordinary runs, in the store like any other, and a
+run that two questions ask for is made once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.bench.choosing import ValidationRows, choice_path, put_down, read_choice
+from calibrant.bench.loss_texts import has_term, with_option
+from calibrant.bench.spec import OF_THE_MACHINE, Spec, canonical
+from calibrant.bench.store import Store
+from calibrant.bench.suite import Suite
+from calibrant.bench.suite_file import only_known
+from calibrant.functional.errors import InputError, no_such
+from calibrant.training.config import Config
+
+if TYPE_CHECKING:
+    from calibrant.bench.runner import Summary
+
+RULES = ("lowest_ece",)
+FIGURES = ("accuracy", "nll")  # beside the error that is made small
+OF_A_RECIPE = "recipe."
+
+
+class Unfinished(InputError):
+    """Candidates are still to be run before there is anything to choose from."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is tried: an option of the losses ``of``, of the recipe, or a setting of the run."""
+
+    name: str
+    values: tuple[Any, ...]
+    of: tuple[str, ...] = ()
+
+    def applies(self, config: Config) -> bool:
+        """Whether a run has it."""
+        if self.of:
+            return has_term(config.loss, self.of)
+        return not self.name.startswith(OF_A_RECIPE) or config.recipe != "standard"
+
+    def put(self, config: Config, value: Any) -> Config:
+        """The same run with another value of it."""
+        if self.of:
+            return config.changed(loss=with_option(config.loss, self.of, self.name, value))
+        if self.name.startswith(OF_A_RECIPE):
+            option = self.name.removeprefix(OF_A_RECIPE)
+            return config.changed(recipe_options={**config.recipe_options, option: value})
+        return config.changed(**{self.name: value})
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A ``tune:`` block, read."""
+
+    settings: tuple[Setting, ...]
+    rule: str = "lowest_ece"
+    metric: str = "ece"
+    accuracy_lost: float = 0.01
+    seeds: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Tuning:
+        """From the file's mapping; unknown keys are errors."""
+        only_known(found, [one.name for one in fields(cls)], "key of tune")
+        settings = found.get("settings")
+        if not isinstance(settings, list) or not settings:
+            raise InputError(f"tune: settings lists what is tried, in order, found {settings!r}")
+        made = replace(
+            cls(tuple(_setting(one) for one in settings)),
+            **{name: value for name, value in found.items() if name not in ("settings", "seeds")},
+            seeds=tuple(found.get("seeds", (0,))),
+        )
+        if made.rule not in RULES:
+            raise no_such("rule of tune", str(made.rule), RULES)
+        if not 0 <= made.accuracy_lost < 1 or not made.seeds:
+            raise InputError("tune: accuracy_lost is a share in [0, 1), and seeds are at least one")
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: part of the question a choice answers."""
+        return {
+            "rule": self.rule,
+            "metric": self.metric,
+            "accuracy_lost": self.accuracy_lost,
+            "seeds": list(self.seeds),
+            "settings": [
+                {"name": one.name, "of": list(one.of), "values": list(one.values)}
+                for one in self.settings
+            ],
+        }
+
+
+def best(
+    candidates: Sequence[Mapping[str, Any]], *, metric: str = "ece", accuracy_lost: float = 0.01
+) -> int:
+    """The place of the candidate of lowest error among those accurate enough.
+
+    Accurate enough: at most ``accuracy_lost`` below the most accurate. Of equal errors the
+    lower NLL, then the earlier. Candidates whose figures are not finite are not considered.
+    """
+    sound = [
+        place
+        for place, one in enumerate(candidates)
+        if all(math.isfinite(one[name]) for name in (metric, *FIGURES))
+    ]
+    if not sound:
+        raise InputError("every candidate failed: there is nothing to choose from")
+    most = max(candidates[place]["accuracy"] for place in sound)
+    # Shares of rows are sums of floats: a hair below the line is on it.
+    near = [p for p in sound if candidates[p]["accuracy"] >= most - accuracy_lost - 1e-9]
+    return min(near, key=lambda p: (candidates[p][metric], candidates[p]["nll"], p))
+
+
+def tuned(suite: Suite, out: str | os.PathLike[str], run: Callable[[list[Spec]], Summary]) -> Suite:
+    """The suite with every method's settings as its choice has them.
+
+    ``run`` makes runs, as `run_specs` does, those of all methods and cases side by side.
+    `Unfinished` where it did not make them all, as when time was up: call again to go on.
+    """
+    if not suite.tune:
+        return suite
+    tuning = Tuning.of(suite.tune)
+    searches = [_Search(suite, tuning, out, *one) for one in _groups(suite).items()]
+    while waiting := [one for one in searches if not one.is_done]:
+        failed = run([spec for one in waiting for spec in one.candidates()]).failed
+        view = ValidationRows(Store(Path(out) / "store"))
+        for one in waiting:
+            one.take(view, failed)
+    return _chosen(suite, searches)
+
+
+def with_choices(suite: Suite, out: str | os.PathLike[str]) -> Suite:
+    """The same from what is written down alone; methods not chosen yet are left out."""
+    if not suite.tune:
+        return suite
+    tuning = Tuning.of(suite.tune)
+    searches = [_Search(suite, tuning, out, *one) for one in _groups(suite).items()]
+    return _chosen(suite, [one for one in searches if one.is_done])
+
+
+class _Search:
+    """One method on one case: which setting is being tried, and what was found so far."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        tuning: Tuning,
+        out: str | os.PathLike[str],
+        group: tuple[str, str],
+        specs: list[Spec],
+    ) -> None:
+        self.method, self.specs, self.tuning = group[0], specs, tuning
+        self.group = group
+        self.config = specs[0].config
+        self.left = [one for one in tuning.settings if one.applies(self.config)]
+        self.steps: list[dict[str, Any]] = []
+        question = {"tune": tuning.to_dict(), "method": self.method, "run": json.loads(group[1])}
+        self.path = choice_path(out, f"{suite.name}-{self.method}", question)
+        self.question = question
+        written = read_choice(self.path)
+        if written is not None:
+            self.config, self.left = self.config.changed(**written["chosen"]), []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to try."""
+        return not self.left
+
+    def candidates(self) -> list[Spec]:
+        """Runs of the setting that is tried now."""
+        return [spec for tried in self._tried() for spec in tried[1]]
+
+    def take(self, view: ValidationRows, failed: Collection[str] = ()) -> None:
+        """Choose among them, and go on to the next setting; after the last write it down."""
+        setting, metrics = self.left[0], (*FIGURES, self.tuning.metric)
+        told = []
+        for value, specs in self._tried():
+            keys = [spec.key for spec in specs]
+            found = view.figures(keys, metrics)
+            whole = len(found) == len(set(keys))
+            if not whole and not set(keys) & set(failed):
+                raise Unfinished(f"{self.method}: candidates of {setting.name} are still to be run")
+            # A mean over fewer seeds is another mean: where one failed there is none.
+            figures = {name: float(found[name].mean()) if whole else math.nan for name in metrics}
+            told.append({"value": value, "keys": keys, **figures})
+        place = best(told, metric=self.tuning.metric, accuracy_lost=self.tuning.accuracy_lost)
+        self.steps.append(
+            {
+                "setting": setting.name,
+                "of": list(setting.of),
+                "candidates": [_plain(one) for one in told],
+                "chosen": setting.values[place],
+            }
+        )
+        self.config = setting.put(self.config, setting.values[place])
+        self.left.pop(0)
+        if self.is_done:
+            self._write()
+
+    def _write(self) -> None:
+        put_down(
+            self.path,
+            {
+                "rule": f"{self.tuning.rule} of validation rows",
+                "question": self.question,
+                "candidates": self.steps,
+                "chosen": _result_settings(self.config),
+                "keys": [spec.key for spec in self.final()],
+            },
+        )
+
+    def final(self) -> list[Spec]:
+        """The suite's runs of this method and case, with the settings that were found."""
+        return [
+            replace(spec, config=self.config.changed(seed=spec.config.seed)) for spec in self.specs
+        ]
+
+    def _tried(self) -> list[tuple[Any, list[Spec]]]:
+        setting = self.left[0]
+        configs = [(value, setting.put(self.config, value)) for value in setting.values]
+        return [
+            (value, [self._spec(config.changed(seed=seed)) for seed in self.tuning.seeds])
+            for value, config in configs
+        ]
+
+    def _spec(self, config: Config) -> Spec:
+        return replace(self.specs[0], config=config)
+
+
+def _plain(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: a failed candidate's figures are null."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in candidate.items()
+    }
+
+
+def _groups(suite: Suite) -> dict[tuple[str, str], list[Spec]]:
+    """Runs that differ in their seed alone, by method and settings."""
+    found: dict[tuple[str, str], list[Spec]] = {}
+    for method, spec in suite.specs:
+        found.setdefault((method, canonical(_result_settings(spec.config))), []).append(spec)
+    return found
+
+
+def _result_settings(config: Config) -> dict[str, Any]:
+    """What decides a run's result, less its seed."""
+    found = config.to_dict()
+    return {key: found[key] for key in found if key != "seed" and key not in OF_THE_MACHINE}
+
+
+def _chosen(suite: Suite, searches: Iterable[_Search]) -> Suite:
+    """The suite's runs in their order, each with its group's choice."""
+    replaced = {
+        (search.method, old.key): new
+        for search in searches
+        for old, new in zip(search.specs, search.final(), strict=True)
+    }
+    specs = tuple(
+        (method, replaced[method, spec.key])
+        for method, spec in suite.specs
+        if (method, spec.key) in replaced
+    )
+    return replace(suite, specs=specs, tune={})
+
+
+def _setting(found: Any) -> Setting:
+    if not isinstance(found, dict) or not {"name", "values"} <= found.keys():
+        raise InputError(f"tune: each setting is {{name: ..., values: [...]}}, found {found!r}")
+    only_known(found, ("name", "values", "of"), "key of a setting that is tuned")
+    name, values, of = str(found["name"]), found["values"], tuple(found.get("of") or ())
+    if not isinstance(values, list) or not values:
+        raise InputError(f"tune: values of {name} are a list, found {values!r}")
+    known = [one.name for one in fields(Config)]
+    if not of and not name.startswith(OF_A_RECIPE) and name not in known:
+        raise no_such("setting", name, known)
+    return Setting(name, tuple(values), of)

@@ -1,0 +1,265 @@
+"""One process's part of the work: claim a run, make it, measure it, write it down; the next."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from calibrant.bench import run_folder
+from calibrant.bench.loading import splits_of
+from calibrant.bench.locking import locked, read_note, write_note
+from calibrant.bench.rows import Row, make_row, now
+from calibrant.bench.spec import MARK, Spec
+from calibrant.bench.store import Store
+from calibrant.bench.subject import FilesGone
+from calibrant.training import Diverged, Run, train
+from calibrant.training.checkpoint import write_whole
+
+DEATHS = 5  # times a run may take its process along, one after another, without an epoch done
+OFTEN = 20.0  # seconds of measuring after which what there is is written
+SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
+PAUSE = 0.3  # seconds between looks at runs that others hold
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder of runs and their results."""
+
+    out: Path
+
+    @property
+    def store(self) -> Store:
+        """The results."""
+        return Store(self.out / "store")
+
+    def folder(self, key: str) -> Path:
+        """Where a run is made."""
+        return self.out / "runs" / key
+
+    def lock(self, key: str) -> Path:
+        """The file whose lock is the claim on a run."""
+        return self.out / "runs" / f"{key}.lock"
+
+    def failure(self, key: str) -> Path:
+        """Where it is written why a run failed."""
+        return self.out / "failed" / f"{key}.json"
+
+    def is_done(self, spec: Spec, store: Store) -> bool:
+        """Whether all that is wanted of a run is in the store, and its folder, if any, whole."""
+        if not spec.wanted <= store.done(spec.key):
+            return False
+        folder = self.folder(spec.key)
+        if not folder.exists():
+            return True  # it was made elsewhere, and merged
+        whole = run_folder.what_is_wrong(folder, spec, large=False) is None
+        return whole and (spec.logits is not None or (folder / "run.json").is_file())
+
+
+def work(specs: Iterable[Spec], bench: Bench, tell: Tell, *, limit: float | None = None) -> None:
+    """Make every run nobody else makes; wait for those others hold, and take them if they die.
+
+    ``limit`` is the time, as of `time.time`, after which no run is begun.
+    """
+    _warm()
+    store = bench.store
+    left = {one.key: one for one in specs}
+    while left:
+        waiting = True
+        for key, spec in list(left.items()):
+            if limit is not None and time.time() >= limit:
+                return
+            outcome = attempt(spec, bench, store, tell)
+            if outcome != "held":
+                waiting = False
+                del left[key]
+        if left and waiting:
+            time.sleep(PAUSE)
+
+
+def attempt(spec: Spec, bench: Bench, store: Store, tell: Tell) -> str:
+    """Make a run unless it is made: held (by another), before, done or failed."""
+    with locked(bench.lock(spec.key)) as file:
+        if file is None:
+            return "held"
+        if bench.is_done(spec, store):
+            return "before"
+        if bench.failure(spec.key).is_file():
+            return "failed"
+        told = {"key": spec.key, "label": spec.label, "epochs": spec.config.epochs}
+        hold = _Hold(file, read_note(bench.lock(spec.key)))
+        try:
+            if hold.note["deaths"] >= DEATHS:
+                raise RuntimeError(
+                    f"{DEATHS} processes ended while they made this run, none with an epoch done: "
+                    "memory, or a fault below Python"
+                )
+            tell({"event": "begun", **told})
+            _make(spec, bench, store, hold, lambda line: tell({**told, **line}))
+            run_folder.prune(bench.folder(spec.key), spec.keep)
+            tell({"event": "done", **told, "seconds": hold.spent()})
+            return "done"
+        except Exception as error:
+            _fail(spec, bench, store, error)
+            tell({"event": "failed", **told, "why": _first_line(error)})
+            return "failed"
+        finally:
+            hold.write(ended=True)
+            _tidy(spec)
+
+
+class _Hold:
+    """A claim on a run; its file says by whom, since when, how far, and after what deaths."""
+
+    def __init__(self, file: BinaryIO, before: dict[str, Any]) -> None:
+        died = "pid" in before and not before.get("ended")
+        stuck = died and not before.get("progress")
+        self._file, self._begun = file, time.time()
+        self.earlier = float(before.get("spent", 0.0)) if died else 0.0
+        self.note: dict[str, Any] = {
+            "pid": os.getpid(),
+            "since": now(),
+            "deaths": int(before.get("deaths", 0)) + 1 if stuck else 0,
+            "progress": 0,
+            "epoch": 0,
+        }
+        self.write()
+
+    def restart(self) -> None:
+        """Let the time begin now: what was done for many runs is not this one's."""
+        self._begun = time.time()
+
+    def spent(self) -> float:
+        """Seconds of all attempts at this run."""
+        return self.earlier + time.time() - self._begun
+
+    def write(self, **more: Any) -> None:
+        """Put it down."""
+        write_note(self._file, {**self.note, "spent": round(self.spent(), 3), **more})
+
+    def epoch(self, number: int) -> None:
+        """Say that an epoch is done."""
+        self.note |= {"progress": self.note["progress"] + 1, "epoch": number}
+        self.write()
+
+
+def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> None:
+    """Train what is not trained, measure what is not measured, and add that to the store."""
+    done = store.done(spec.key)
+    if spec.logits is not None:
+        _measure(spec, None, done, store, tell, spent=hold.spent)
+        return
+    folder = bench.folder(spec.key)
+    if run_folder.take_up(folder, spec) is not None:
+        done = set()
+    run = Run(folder)
+    if run.is_done:
+        if not (folder / run_folder.MANIFEST).is_file():
+            run_folder.seal(folder)
+        try:
+            first = ("run", "none") not in done  # else it has been told what the run took
+            _measure(spec, run, done, store, tell, spent=hold.spent if first else None)
+            return
+        except FilesGone:
+            run_folder.begin_again(folder)
+
+    def on_epoch(line: dict[str, Any]) -> None:
+        hold.epoch(int(line["epoch"]))
+        tell({"event": "epoch", **line})
+
+    data = splits_of(spec.config)
+    hold.restart()
+    run = train(spec.config, folder, data=data, on_epoch=on_epoch)
+    run_folder.seal(folder)
+    # What an earlier training gave is measured again: no figures of two are mixed.
+    _measure(spec, run, set(), store, tell, spent=hold.spent, earlier=hold.earlier)
+
+
+def _measure(
+    spec: Spec,
+    run: Run | None,
+    done: set[tuple[str, str]],
+    store: Store,
+    tell: Tell,
+    *,
+    spent: Callable[[], float] | None = None,
+    earlier: float = 0.0,
+) -> None:
+    """Add rows as they come, by whole steps, so that a kill costs little of them.
+
+    ``spent`` gives the seconds of it all, for a row of their own; ``earlier`` are those of
+    attempts that were killed, which the run itself does not know of.
+    """
+    from calibrant.bench.measure import measurements
+
+    rows: list[Row] = []
+    begun = time.monotonic()
+    for one in measurements(spec, run, done):
+        if one.metric == "train_seconds":
+            one = one._replace(value=one.value + earlier)
+        rows.append(make_row(spec, **one._asdict()))
+        if one.metric != MARK:
+            continue
+        tell({"event": "measured", "what": one.calibrator})
+        if time.monotonic() - begun > OFTEN:
+            store.add(spec.key, rows)
+            rows, begun = [], time.monotonic()
+    if spent is not None:
+        rows.append(make_row(spec, part="run", metric=SECONDS, value=spent()))
+    if rows:
+        store.add(spec.key, rows)
+
+
+def _fail(spec: Spec, bench: Bench, store: Store, error: Exception) -> None:
+    """Write down why a run failed; a loss that stopped being a number is a result."""
+    diverged = isinstance(error, Diverged)
+    told = {
+        "key": spec.key,
+        "label": spec.label,
+        "kind": "diverged" if diverged else "error",
+        "error": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "config": spec.config.to_dict(),
+        "written": now(),
+    }
+    path = bench.failure(spec.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(told, indent=1).encode())
+    if diverged:
+        row = make_row(spec, part="run", calibrator="diverged", metric="diverged", value=1.0)
+        store.add(spec.key, [row])
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+
+
+def _warm() -> None:
+    """Load what every run loads, before the first one's time is taken."""
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    with suppress(ImportError):  # its absence is told where it is needed
+        import lightning.fabric  # noqa: F401
+
+
+def _tidy(spec: Spec) -> None:
+    """Give back the memory of a run, so that the next, or another process's, has it."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if spec.config.compile:
+        import torch._dynamo
+
+        torch._dynamo.reset()  # else a later run's network meets this one's limits

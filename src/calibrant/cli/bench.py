@@ -1,0 +1,295 @@
+"""Commands of the bench: make a suite's runs, see how far they are, and show what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibrant.cli.bench_progress import showing
+from calibrant.cli.commands import AsJson, Quiet, app
+from calibrant.cli.console import make_console
+from calibrant.cli.failures import UNEXPECTED, command
+from calibrant.functional.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrant.bench import Suite
+
+bench = typer.Typer(
+    name="bench",
+    help="Many runs from one suite file: make them, and show what came out.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(bench)
+Flag = typer.Option
+Folder = Annotated[
+    Path, typer.Argument(help="The folder of the runs.", metavar="OUT", show_default=False)
+]
+SuiteFile = Annotated[
+    str | None,
+    Flag("--suite", help="A suite file or name; else the one last run there.", metavar="SUITE"),
+]
+Only = Annotated[
+    list[str] | None,
+    Flag(
+        "--only",
+        help="Runs of a method and settings, as in acls/data=cifar10; * stands for anything. "
+        "Repeat it for more.",
+        metavar="METHOD/NAME=VALUE",
+    ),
+]
+Seeds = Annotated[
+    str | None, Flag("--seeds", help="Of these seeds, as in 0,2 or 0-4.", metavar="SEEDS")
+]
+
+
+@bench.command("run")
+@command
+def run_command(
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="A suite file, or a shipped suite's name: see `calibrant bench list`.",
+            metavar="SUITE",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path, Flag("--output", "-o", help="The folder of the runs; gone on with if begun.")
+    ] = Path("bench"),
+    on: Annotated[str, Flag(help="here, pool (processes of this machine) or ray.")] = "here",
+    workers: Annotated[int | None, Flag(min=1, help="Runs at a time.", metavar="N")] = None,
+    threads: Annotated[int | None, Flag(min=1, help="Threads of each.", metavar="N")] = None,
+    limit_minutes: Annotated[
+        float | None, Flag(min=0, help="Begin no run after so many minutes.", metavar="M")
+    ] = None,
+    only: Only = None,
+    seeds: Seeds = None,
+    retry: Annotated[bool, Flag("--retry", help="Try runs that failed again.")] = False,
+    data_folder: Annotated[str | None, Flag(help="Where data sets are.", metavar="DIR")] = None,
+    device: Annotated[str | None, Flag(help="auto, cpu or cuda.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the runs of a suite that are not made yet."""
+    from calibrant.bench import Suite, run_suite
+
+    found = Suite.read(suite)
+    with showing(quiet=quiet, as_json=as_json) as tell:
+        summary = run_suite(
+            found,
+            output,
+            on=on,
+            workers=workers,
+            threads=threads,
+            limit_minutes=limit_minutes,
+            only=only,
+            seeds=_seeds(seeds),
+            retry=retry,
+            machine={"data_folder": data_folder, "device": device},
+            progress=tell,
+        )
+    counts = {
+        "done": len(summary.done),
+        "before": len(summary.before),
+        "failed": len(summary.failed),
+        "left": len(summary.left),
+    }
+    if as_json:
+        print(json.dumps({"event": "end", **counts}))
+    elif not quiet:
+        words = ", ".join(f"{count} {_WORDS[name]}" for name, count in counts.items() if count)
+        make_console().print(f"{found.name}: {words}", soft_wrap=True)
+    _tell_failures(output, summary.failed, as_json=as_json)
+
+
+_WORDS = {"done": "made now", "before": "made before", "failed": "failed", "left": "left"}
+
+
+def _tell_failures(out: Path, keys: list[str], *, as_json: bool) -> None:
+    """Say which runs failed, and fail where it was not their own loss that diverged."""
+    from calibrant.bench.work import Bench
+
+    told = [json.loads(Bench(out).failure(key).read_bytes()) for key in keys]
+    console = make_console(stderr=True)
+    for one in told:
+        line = one["message"].strip().splitlines()[:1] or [""]
+        if not as_json:
+            text = f"{one['kind']}: {one['label']}: {one['error']}: {line[0]}"
+            console.print(text, soft_wrap=True)
+    if any(one["kind"] != "diverged" for one in told):
+        console.print(f"tracebacks are in {out / 'failed'}; --retry tries again", soft_wrap=True)
+        raise typer.Exit(UNEXPECTED)
+
+
+@bench.command("status")
+@command
+def status_command(
+    out: Folder,
+    suite: SuiteFile = None,
+    only: Only = None,
+    seeds: Seeds = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how many runs are done, running, failed and waiting, and the time that is left."""
+    from calibrant.bench.status import status
+
+    whole = _suite(out, suite)
+    found = with_choices(whole, out)
+    state = status([spec for _, spec in found.chosen(only, _seeds(seeds))], out)
+    untuned = len(whole.specs) - len(found.specs)
+    if as_json:
+        print(json.dumps({"suite": found.name, **state.to_dict(), "untuned": untuned}))
+        return
+    console = make_console()
+    if untuned:
+        console.print(f"{untuned} more runs wait for their settings to be tuned")
+    console.print(
+        f"{found.name}: {state.done} of {state.total} done, {len(state.running)} running, "
+        f"{len(state.failed)} failed, {len(state.waiting)} waiting"
+    )
+    for one in state.running:
+        console.print(f"  running: {one['label']}, epoch {one['epoch']} of {one['epochs']}")
+    for one in state.failed:
+        line = (one["message"].strip().splitlines() or [""])[0]
+        console.print(f"  {one['kind']}: {one['label']}: {line}", soft_wrap=True)
+    left = state.seconds_left
+    if left is None:
+        console.print("time left: not known before a run like those left has ended")
+    elif left > 0:
+        at_once = max(1, len(state.running))
+        console.print(f"time left: about {_time(left)}, {at_once} at a time")
+
+
+@bench.command("table")
+@command
+def table_command(
+    out: Folder,
+    suite: SuiteFile = None,
+    metric: Annotated[
+        list[str] | None, Flag("--metric", "-m", help="Columns; else the suite's.", metavar="NAME")
+    ] = None,
+    by: Annotated[
+        list[str] | None, Flag(help="Settings that make a block.", metavar="SETTING")
+    ] = None,
+    calibrator: Annotated[
+        list[str] | None, Flag(help="Side by side; `none` is before any.", metavar="NAME")
+    ] = None,
+    method: Annotated[list[str] | None, Flag(help="Rows; else all.", metavar="NAME")] = None,
+    part: Annotated[str, Flag(help="train, validation, test, or as in test:*:5.")] = "test",
+    down: Annotated[str | None, Flag(help="What rows are: method or calibrator.")] = None,
+    form: Annotated[str, Flag("--format", help="markdown, latex, csv or html.")] = "markdown",
+    output: Annotated[
+        Path | None, Flag("--output", "-o", help="A file; else it is printed.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Show a table of results: means with standard errors, beside the published figures."""
+    from calibrant.bench import Store
+    from calibrant.bench.tables import table
+
+    forms = ("markdown", "latex", "csv", "html")
+    if form not in forms:
+        raise InputError(f"--format is one of {', '.join(forms)}, found {form!r}")
+    made = table(
+        with_choices(_suite(out, suite), out),
+        Store(store_of(out)).frame(),
+        metric or None,
+        by or None,
+        calibrators=calibrator or None,
+        methods=method or None,
+        part=part,
+        down=down,
+    )
+    text: str = getattr(made, f"to_{form}")()
+    if output is None:
+        typer.echo(text.encode() if not text.endswith("\n") else text.rstrip("\n").encode())
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+@bench.command("report")
+@command
+def report_command(
+    out: Folder,
+    suite: SuiteFile = None,
+    output: Annotated[
+        Path | None,
+        Flag("--output", "-o", help="The page; else report.html in OUT.", metavar="FILE.html"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a page of a suite's results: what is done, tables, claims of the papers judged."""
+    from calibrant.bench import Store
+    from calibrant.bench.gallery import formulas, gallery
+    from calibrant.bench.page import report
+
+    found = with_choices(_suite(out, suite), out)
+    frame = Store(store_of(out)).frame()
+    drawn = {**gallery(found, frame), **formulas()}
+    path = report(found, frame, output or out / "report.html", pictures=drawn)
+    if not quiet:
+        make_console().print(f"report: {path}", soft_wrap=True)
+
+
+@bench.command("list")
+@command
+def list_command(as_json: AsJson = False) -> None:
+    """List the suites that come with the package."""
+    from calibrant.bench import available
+
+    found = available()
+    if as_json:
+        print(json.dumps(found))
+        return
+    from rich.table import Table
+
+    shown = Table(box=None, show_header=False)
+    shown.add_column(style="cyan", no_wrap=True)
+    shown.add_column()
+    for name, about in found.items():
+        shown.add_row(name, about)
+    make_console().print(shown)
+
+
+def _suite(out: Path, named: str | None) -> Suite:
+    from calibrant.bench import Suite
+
+    path = out / "suite.yaml"
+    if named is None and not path.is_file():
+        raise InputError(f"{out} does not say of which suite its runs are: add --suite")
+    return Suite.read(path if named is None else named)
+
+
+def with_choices(suite: Suite, out: Path) -> Suite:
+    """The suite with what its tuning has chosen so far."""
+    from calibrant.bench import tune
+
+    return tune.with_choices(suite, out)
+
+
+def store_of(out: Path) -> Path:
+    """A bench's folder of results, or such a folder itself."""
+    return out if any(out.glob("*.parquet")) else out / "store"
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        first, sign, last = part.strip().partition("-")
+        if not first.isdigit() or (sign and not last.isdigit()):
+            raise InputError(f"--seeds takes whole numbers, as in 0,2 or 0-4, found {text!r}")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,46 @@
+"""The command that searches combinations: chosen on validation rows, judged on test rows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.bench import Flag, Folder, bench, store_of
+from calibrant.cli.commands import AsJson
+from calibrant.cli.failures import command
+from calibrant.functional.errors import InputError
+
+
+@bench.command("combine")
+@command
+def combine_command(
+    out: Folder,
+    accuracy_lost: Annotated[
+        float,
+        Flag("--accuracy-lost", help="Validation accuracy a combination may cost.", metavar="X"),
+    ] = 0.005,
+    as_json: AsJson = False,
+) -> None:
+    """Find the loss, recipe and calibrator of lowest ECE, beside what the papers propose.
+
+    The choice is made on validation rows the calibrators were not fitted on and written down
+    in OUT before a test figure is read.
+    """
+    from calibrant.bench import Store
+    from calibrant.bench.combine import choose, report
+
+    store = Store(store_of(out))
+    paths = choose(out, accuracy_lost=accuracy_lost, store=store)
+    if not paths:
+        raise InputError(
+            f"{out} holds no crossfitted validation figures of cross_entropy and others: run a "
+            "suite whose `after:` has crossfit, such as combinations"
+        )
+    frames = {path.stem: report(path, store) for path in paths}
+    if as_json:
+        lines = [f'"{name}": {frame.to_json(orient="records")}' for name, frame in frames.items()]
+        typer.echo("{" + ", ".join(lines) + "}")
+        return
+    for name, frame in frames.items():
+        typer.echo(f"{name}\n{frame.to_string(index=False, float_format='{:.4f}'.format)}\n")

@@ -1,0 +1,68 @@
+"""Commands of the bench that carry results from one machine to another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.cli.bench import Flag, Folder, bench, store_of
+from calibrant.cli.commands import AsJson, Quiet
+from calibrant.cli.console import make_console
+from calibrant.cli.failures import command
+
+
+@bench.command("merge")
+@command
+def merge_command(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders of runs, archives made by `pack`, or folders of Parquet files.",
+            metavar="FROM...",
+            show_default=False,
+        ),
+    ],
+    into: Annotated[Path, Flag("--into", help="The folder that takes them in.", metavar="OUT")],
+    compact: Annotated[bool, Flag("--compact", help="Then make one file of all.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in the results of other machines."""
+    from calibrant.bench import Store
+    from calibrant.bench.transport import merge
+
+    counts = merge(sources, into)
+    if compact:
+        Store(store_of(into)).compact()
+    _show_counts(counts, into, quiet=quiet, as_json=as_json)
+
+
+@bench.command("pack")
+@command
+def pack_command(
+    out: Folder,
+    archive: Annotated[
+        Path, typer.Argument(help="A .tar or .tar.gz file.", metavar="ARCHIVE", show_default=False)
+    ],
+    predictions: Annotated[
+        bool, Flag("--predictions", help="With the predictions that were kept.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put results and the small files of runs into one archive, also while runs are made."""
+    from calibrant.bench.transport import pack
+
+    counts = pack(out, archive, predictions=predictions)
+    _show_counts(counts, archive, quiet=quiet, as_json=as_json)
+
+
+def _show_counts(counts: dict[str, int], where: Path, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(counts))
+    elif not quiet:
+        words = ", ".join(f"{count} {name}" for name, count in counts.items())
+        make_console().print(f"{where}: {words}", soft_wrap=True)

@@ -1,0 +1,521 @@
+"""Claims: the shipped file, and judgements on results whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from bench_frames import frame_of, small
+from calibrant.bench import statistics
+from calibrant.bench.claim_writers import gain, html, markdown, summary, values, why
+from calibrant.bench.claims import judge, parse, read
+from calibrant.bench.published import PAPERS
+from calibrant.bench.suite import SHIPPED, Suite
+from calibrant.functional.errors import InputError
+
+
+def claim(test, suites=("small",), **more):
+    told = {"id": "it", "paper": "acls", "where": "Table 3", "says": "Left is better."}
+    return parse({**told, "suites": list(suites), "test": test, **more})
+
+
+def outcome(test, frame, suite, **more):
+    (found,) = judge([claim(test, suites=(suite.name,), **more)], frame, [suite])
+    return found
+
+
+BETTER = {"metric": "ece", "left": {"method": "acls"}, "right": {"method": "cross_entropy"}}
+AHEAD = {"cross_entropy": [0.033, 0.034, 0.032], "acls": [0.013, 0.0138, 0.0121]}
+
+
+def test_a_clear_gain_holds_and_its_reverse_fails():
+    suite = small()
+    frame = frame_of(suite, AHEAD)
+    found = outcome(BETTER, frame, suite)
+    assert found.status == "holds"
+    assert found.effect == pytest.approx(np.mean(AHEAD["cross_entropy"]) - np.mean(AHEAD["acls"]))
+    assert found.low > 0
+    assert found.pairs == 3
+    turned = {**BETTER, "left": BETTER["right"], "right": BETTER["left"]}
+    assert outcome(turned, frame, suite).status == "fails"
+
+
+def test_the_better_way_is_the_metrics_own_or_as_said():
+    suite = small()
+    frame = frame_of(suite, {(name, "none", "accuracy"): one for name, one in AHEAD.items()})
+    assert outcome({**BETTER, "metric": "accuracy"}, frame, suite).status == "fails"
+    lower = {**BETTER, "metric": "accuracy", "better": "lower"}
+    assert outcome(lower, frame, suite).status == "holds"
+
+
+def test_what_is_not_decided_says_what_would_decide_it():
+    suite = small()
+    runs = {"cross_entropy": [0.033, 0.030, 0.036], "acls": [0.0300, 0.0312, 0.0318]}
+    found = outcome(BETTER, frame_of(suite, runs, seconds=120.0), suite)
+    gains = [a - b for a, b in zip(runs["cross_entropy"], runs["acls"], strict=True)]
+    assert found.status == "not decided"
+    assert found.detectable == pytest.approx(statistics.detectable(np.std(gains, ddof=1), 3))
+    needed = statistics.seeds_needed(np.mean(gains), np.std(gains, ddof=1))
+    assert found.seeds == needed
+    # Two methods, one data set, two minutes a run.
+    assert found.minutes == pytest.approx((needed - 3) * 2 * 2)
+    assert "would have seen" in why(found)
+    assert f"{needed} seeds would decide it" in why(found)
+    assert "GPU minutes" in why(found)
+
+
+def test_a_gain_of_nothing_is_out_of_reach():
+    suite = small()
+    runs = {"cross_entropy": [0.03, 0.04, 0.05], "acls": [0.04, 0.03, 0.05000001]}
+    found = outcome(BETTER, frame_of(suite, runs, seconds=60.0), suite)
+    assert found.status == "not decided"
+    assert found.seeds is None
+    assert "more than 1,000 seeds" in why(found)
+
+
+def test_one_seed_decides_nothing():
+    suite = small(seeds="1")
+    found = outcome(BETTER, frame_of(suite, {"cross_entropy": [0.3], "acls": [0.1]}, 60.0), suite)
+    assert found.status == "not decided"
+    assert found.detectable is None
+    assert found.effect == pytest.approx(0.2)
+    assert found.minutes == pytest.approx(2 * 2 * 1)
+    assert "at least 3 seeds are needed" in why(found)
+
+
+def test_every_comparison_must_be_clear():
+    suite = small()
+    test = {**BETTER, "right": {"method": ["cross_entropy", "mbls"]}}
+    clear = {**AHEAD, "mbls": [0.023, 0.024, 0.022]}
+    assert outcome(test, frame_of(suite, clear), suite).status == "holds"
+    unclear = {**AHEAD, "mbls": [0.012, 0.0145, 0.0125]}
+    found = outcome(test, frame_of(suite, unclear), suite)
+    assert found.status == "not decided"
+    assert found.tally() == (1, 0, 1)
+    worse = {**AHEAD, "mbls": [0.003, 0.0041, 0.0020]}
+    found = outcome(test, frame_of(suite, worse), suite)
+    assert found.status == "fails"
+    assert "acls against mbls" in found.reason
+
+
+def test_methods_planned_and_not_run_leave_it_open():
+    suite = small()
+    test = {**BETTER, "right": {"method": ["cross_entropy", "mbls", "crl"]}}
+    found = outcome(test, frame_of(suite, AHEAD, seconds=60.0), suite)
+    assert found.status == "not decided"
+    assert found.missing == ("mbls",)
+    wide = small(data="cifar10, cifar100")
+    half = frame_of(
+        wide,
+        {
+            name: lambda spec, runs=runs: (
+                runs[spec.config.seed] if spec.config.data == "cifar10" else None
+            )
+            for name, runs in AHEAD.items()
+        },
+    )
+    assert outcome(BETTER, half, wide).missing == (
+        "cross_entropy (cifar100, resnet50)",
+        "acls (cifar100, resnet50)",
+    )
+    assert found.absent == ("crl",)
+    assert found.minutes == pytest.approx(3.0)
+    assert "does not have crl" in why(found)
+
+
+def test_fails_wants_holms_correction():
+    # One of ten comparisons at p = 0.03 against left is what chance does.
+    generator = np.random.default_rng(3)
+    suite = small(data="cifar10, cifar100", seeds="0, 1, 2, 3, 4")
+    runs = {"cross_entropy": list(generator.normal(0.03, 0.001, 5))}
+    gap = np.array([1.0, 2.0, 0.4, 1.6, 0.2]) / 1000
+    runs["acls"] = [float(one) for one in np.array(runs["cross_entropy"]) + gap]
+    single = statistics.paired(list(-gap))
+    assert 0.025 < single.p < 0.05
+    found = outcome(BETTER, frame_of(suite, runs), suite)
+    assert found.status == "not decided"
+
+
+def test_a_margin_may_be_lost():
+    suite = small()
+    runs = {
+        ("cross_entropy", "none", "accuracy"): [0.94, 0.93, 0.935],
+        ("acls", "none", "accuracy"): [0.937, 0.928, 0.932],
+    }
+    test = {**BETTER, "metric": "accuracy"}
+    frame = frame_of(suite, runs)
+    assert outcome({**test, "margin": 0.01}, frame, suite).status == "holds"
+    assert outcome({**test, "margin": 0.0}, frame, suite).status != "holds"
+    assert outcome({**test, "margin": 0.01}, frame, suite).effect == pytest.approx(
+        -0.0026667, abs=1e-6
+    )
+
+
+def test_same_figures_keep_within_any_margin():
+    suite = small()
+    runs = {(name, "none", "accuracy"): [0.94, 0.93, 0.935] for name in AHEAD}
+    test = {**BETTER, "metric": "accuracy", "margin": 0.005}
+    assert outcome(test, frame_of(suite, runs), suite).status == "holds"
+
+
+def test_a_ratio():
+    suite = small()
+    frame = frame_of(suite, AHEAD)
+    assert outcome({**BETTER, "ratio": 0.5}, frame, suite).status == "holds"
+    assert outcome({**BETTER, "ratio": 0.3}, frame, suite).status == "fails"
+
+
+def test_the_mean_of_comparisons():
+    suite = small(data="cifar10, cifar100")
+    shift = {"cifar10": 0.02, "cifar100": -0.005}
+    noise = [0.0, 0.001, -0.001]
+    runs = {
+        "cross_entropy": lambda spec: 0.05,
+        "acls": lambda spec: 0.05 - shift[spec.config.data] + noise[spec.config.seed],
+    }
+    frame = frame_of(suite, runs)
+    assert outcome({**BETTER, "decide": "mean"}, frame, suite).status == "holds"
+    assert outcome(BETTER, frame, suite).status == "fails"
+    only = {**BETTER, "only": {"data": "cifar10"}}
+    assert outcome(only, frame, suite).status == "holds"
+
+
+def test_a_lost_run_costs_a_comparison_and_not_a_seed_of_all():
+    suite = small()
+    test = {**BETTER, "right": {"method": ["cross_entropy", "mbls", "focal"]}, "decide": "mean"}
+    runs = {**AHEAD, "mbls": [0.03, 0.031, 0.032], "focal": [0.001, 0.002, None]}
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert found.pairs == 3
+    assert found.status == "holds"
+    assert "mean of 2 comparisons (1 with fewer seeds left out)" in found.reason
+
+
+def test_some_comparison_is_enough():
+    suite = small(data="cifar10, cifar100")
+    shift = {"cifar10": 0.02, "cifar100": -0.02}
+    noise = [0.0, 0.001, -0.001]
+    runs = {
+        "cross_entropy": lambda spec: 0.05,
+        "acls": lambda spec: 0.05 - shift[spec.config.data] + noise[spec.config.seed],
+    }
+    assert outcome({**BETTER, "decide": "some"}, frame_of(suite, runs), suite).status == "holds"
+    shift["cifar10"] = -0.01
+    found = outcome({**BETTER, "decide": "some"}, frame_of(suite, runs), suite)
+    assert found.status == "fails"
+    assert found.reason == "all of 2 comparisons come out against it"
+
+
+def test_the_count_of_comparisons():
+    suite = small(data="cifar10, cifar100")
+    test = {
+        "metric": ["ece", "nll", "brier", "mce"],
+        "method": "*",
+        "left": {"calibrator": "temperature"},
+        "right": {"calibrator": "none"},
+        "decide": "count",
+    }
+    runs = {}
+    for place, metric in enumerate(("ece", "nll", "brier", "mce")):
+        for number, name in enumerate(suite.methods):
+            gain_ = -0.01 if place == 3 and number == 0 else 0.01
+            runs[name, "none", metric] = [0.5] * 3
+            runs[name, "temperature", metric] = [0.5 - gain_] * 3
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert found.status == "holds"
+    assert "ahead in 30 of 32" in found.reason
+
+
+def test_pairs_of_settings():
+    suite = small(data="cifar10, cifar100", seeds="0")
+    test = {
+        **BETTER,
+        "method": "*",
+        "left": {"calibrator": "temperature"},
+        "right": {"calibrator": "none"},
+        "decide": "mean",
+        "pairs": "settings",
+    }
+    gains = iter([0.011, 0.012, 0.010, 0.013, 0.009, 0.011, 0.012, 0.010])
+    runs = {}
+    for name in suite.methods:
+        runs[name] = lambda spec: 0.05
+        runs[name, "temperature"] = lambda spec: 0.05 - next(gains)
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert found.status == "holds"
+    assert found.pairs == 8
+    assert gain(found).endswith("8 settings")
+
+
+def test_sides_matched_by_position():
+    suite = small()
+    test = {
+        "metric": "ece",
+        "left": {"method": ["acls", "mbls"]},
+        "right": {"method": ["cross_entropy", "focal"]},
+        "zip": True,
+    }
+    runs = {**AHEAD, "mbls": [0.05, 0.051, 0.049], "focal": [0.07, 0.072, 0.069]}
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert [(one.left, one.right) for one in found.comparisons] == [
+        ("acls", "cross_entropy"),
+        ("mbls", "focal"),
+    ]
+    assert found.status == "holds"
+
+
+def test_a_name_may_be_matched_with_several():
+    suite = small()
+    test = {
+        "metric": "ece",
+        "method": "acls",
+        "left": {"calibrator": ["temperature", "temperature", "vector"]},
+        "right": {"calibrator": ["vector", "isotonic", "isotonic"]},
+        "zip": True,
+    }
+    runs = {("acls", name): [0.1, 0.2, 0.3] for name in ("temperature", "vector", "isotonic")}
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert {(one.left.split()[-1], one.right.split()[-1]) for one in found.comparisons} == {
+        ("temperature", "vector"),
+        ("temperature", "isotonic"),
+        ("vector", "isotonic"),
+    }
+
+
+def test_shipped_zips_come_to_as_many_comparisons_as_they_name():
+    suite = Suite.read("class-scaling")
+    told = [one for one in read() if one.test.zipped and "class-scaling" in one.suites]
+    names = {
+        c for one in told for side in (one.test.left, one.test.right) for c in side.calibrators
+    }
+    frame = frame_of(suite, {("logits", name): lambda spec: 0.1 for name in names})
+    for one in judge(told, frame, [suite]):
+        assert len(one.comparisons) == 8 * len(one.claim.test.left.calibrators), one.claim.id
+
+
+def test_the_best_is_picked_on_validation_rows_alone():
+    suite = small()
+    test = {**BETTER, "left": {"method": ["acls", "mbls"], "pick": "best"}}
+    runs = {
+        "cross_entropy": [0.033, 0.034, 0.032],
+        "acls": [0.043, 0.044, 0.0425],
+        "mbls": [0.003, 0.004, 0.0025],  # better on test rows, which have no say
+        ("acls", "none", "ece", "validation"): [0.01, 0.01, 0.01],
+        ("mbls", "none", "ece", "validation"): [0.02, 0.02, 0.02],
+    }
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert [one.left for one in found.comparisons] == ["acls"]
+    assert found.status == "fails"
+
+
+def test_parts_and_figures_of_their_own_for_each_side():
+    suite = small()
+    runs = {
+        ("cross_entropy", "none", "ece", "train"): [0.001, 0.0012, 0.0009],
+        ("cross_entropy", "none", "ece", "test"): [0.03, 0.031, 0.029],
+    }
+    test = {
+        "metric": "ece",
+        "method": "cross_entropy",
+        "left": {"part": "train"},
+        "right": {"part": "test"},
+        "ratio": 0.1,
+    }
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert found.status == "holds"
+    assert "on train" in found.comparisons[0].name
+
+
+def test_fitting_seconds_against_training_seconds():
+    suite = small()
+    runs = {
+        ("cross_entropy", "mac_cal_head", "accuracy"): [0.9, 0.9, 0.9],
+        "cross_entropy": [0.1] * 3,
+    }
+    frame = frame_of(suite, runs, seconds=100.0)
+    frame.loc[frame["calibrator"] == "mac_cal_head", "seconds"] = [4.0, 5.0, 4.5]
+    test = {
+        "method": "cross_entropy",
+        "left": {"calibrator": "mac_cal_head", "metric": "seconds"},
+        "right": {"metric": "train_seconds", "part": "run"},
+        "ratio": 0.1,
+    }
+    found = outcome(test, frame, suite)
+    assert found.status == "holds"
+    assert found.effect == pytest.approx(5.5)
+
+
+def correlated_frame(suite, second, third):
+    names = ("none", "temperature", "vector", "isotonic")
+    runs = {}
+    for number, method in enumerate(suite.methods):
+        for place, calibrator in enumerate(names):
+            spot = number * len(names) + place
+            runs[method, calibrator, "classwise_nll_std"] = [float(spot)] * 3
+            runs[method, calibrator, "ece"] = [second(spot)] * 3
+            runs[method, calibrator, "nll"] = [third(spot)] * 3
+    return frame_of(suite, runs)
+
+
+def test_correlations():
+    suite = small()
+    test = {"correlation": ["classwise_nll_std", "ece"], "calibrator": "*"}
+
+    def noisy(spot):
+        return spot + 3.0 * (-1) ** spot
+
+    frame = correlated_frame(suite, noisy, lambda spot: float(spot * 7 % 16))
+    found = outcome(test, frame, suite)
+    x = [float(spot) for spot in range(16)]
+    assert found.effect == pytest.approx(np.corrcoef(x, [noisy(spot) for spot in range(16)])[0, 1])
+    assert found.status == "holds"
+    assert found.pairs == 16
+    assert outcome({**test, "against": "nll"}, frame, suite).status == "holds"
+    frame = correlated_frame(suite, lambda spot: -noisy(spot), noisy)
+    assert outcome(test, frame, suite).status == "fails"
+    frame = correlated_frame(suite, lambda spot: float(spot * 7 % 16), noisy)
+    found = outcome(test, frame, suite)
+    assert found.status == "not decided"
+    assert 0 < found.detectable < 1
+
+
+def test_without_figures_the_cheapest_suite_is_named():
+    slow = small(name="slow", model="resnet101")
+    quick = small(name="quick", model="resnet18")
+    timed = frame_of(small(name="other", model="resnet18", seeds="9"), {"acls": [0.1]}, 30.0)
+    (found,) = judge([claim(BETTER, suites=("slow", "quick"))], timed, [slow, quick])
+    assert found.suite == "quick"
+    assert found.status == "not decided"
+    assert found.minutes == pytest.approx(6 * 30 / 60)
+    assert "no figures yet; about 3 GPU minutes" in why(found)
+
+
+def test_the_same_runs_in_two_suites_are_told_once():
+    first, second = small(name="first"), small(name="second", data="cifar10, cifar100")
+    frame = frame_of(second, AHEAD)
+    both = judge([claim(BETTER, suites=("second", "first"))], frame, [first, second])
+    assert [one.suite for one in both] == ["second"]
+    both = judge([claim(BETTER, suites=("first", "second"))], frame, [first, second])
+    assert [one.suite for one in both] == ["first", "second"]
+
+
+def test_suites_of_one_protocol_are_judged_as_one():
+    whole = small()
+    pieces = [
+        dataclasses.replace(
+            whole, name=name, specs=tuple(one for one in whole.specs if one[0] == method)
+        )
+        for name, method in (("a", "acls"), ("b", "cross_entropy"))
+    ]
+    (found,) = judge([claim(BETTER, suites=("a+b",))], frame_of(whole, AHEAD), pieces)
+    assert found.suite == "a+b"
+    assert found.status == "holds"
+
+
+def test_two_runs_of_one_method_and_seed_are_not_averaged():
+    other = small(name="b", more="where: [{if: {method: acls}, set: {loss: acls(margin=9)}}]")
+    suite = small(name="a")
+    with pytest.raises(InputError, match="two runs of acls"):
+        judge([claim(BETTER, suites=("a+b",))], frame_of(suite, AHEAD), [suite, other])
+
+
+def test_a_suite_that_lacks_one_side_says_so():
+    suite = small()
+    test = {**BETTER, "right": {"method": "crl"}}
+    found = outcome(test, frame_of(suite, AHEAD), suite)
+    assert found.status == "not decided"
+    assert found.reason == "small does not have crl"
+    assert found.minutes is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": "eec"}, "no metric is called 'eec'"),
+        ({"metrik": "ece"}, "no word of a claim is called 'metrik'"),
+        ({"decide": "evry"}, "no way to decide is called 'evry'"),
+        ({"left": {"methods": "acls"}}, "no word of a claim is called 'methods'"),
+        ({"method": "acls"}, "not both"),
+        ({"metric": "mean_entropy"}, "has no better way"),
+        ({"zip": True, "right": {"method": ["mbls", "focal"]}}, "as many"),
+    ],
+)
+def test_words_nobody_knows_are_errors(change, message):
+    with pytest.raises(InputError, match=message):
+        claim({**BETTER, **change})
+
+
+def test_no_paper_and_no_suite_of_that_name():
+    with pytest.raises(InputError, match="no paper is called 'alcs'"):
+        claim(BETTER, paper="alcs")
+
+
+def test_writers_agree():
+    suite = small()
+    outcomes = judge([claim(BETTER)], frame_of(suite, AHEAD), [suite])
+    assert summary(outcomes) == "1 hold, 0 fail, 0 not decided, of 1 claims"
+    text = markdown(outcomes)
+    assert "| **it**: Left is better. (Table 3) | small | **holds** |" in text
+    assert "ECE +2.00% (" in text
+    assert '<tr class="holds">' in html(outcomes)
+    (plain,) = values(outcomes)
+    assert plain["status"] == "holds"
+    assert plain["for"] == 1
+
+
+# ------------------------------------------------------------ the shipped claims
+
+
+def named(names):
+    """Methods by suite, as the files name them; "logits" for suites of files."""
+    found = {}
+    for name in names:
+        told = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"))
+        found[name] = set(told.get("methods") or {"logits": {}})
+    return found
+
+
+def test_every_paper_has_claims():
+    claims = read()
+    assert {one.paper for one in claims} == set(PAPERS)
+    assert all(sum(one.paper == paper for one in claims) >= 10 for paper in PAPERS)
+    assert all(one.says.endswith(".") for one in claims)
+
+
+@pytest.mark.parametrize("one", read(), ids=lambda one: one.id)
+def test_every_claim_can_be_tested_in_each_of_its_suites(one):
+    for name in one.suites:
+        found = named(name.split("+"))
+        methods = set().union(*found.values())
+        for side in (one.test.left, one.test.right):
+            wanted = side.methods or one.test.methods
+            assert wanted == ("*",) or methods & set(wanted), (one.id, name, wanted)
+
+
+@pytest.mark.parametrize("name", ["quick-cifar", "class-scaling"])
+def test_shipped_claims_are_judged_whatever_the_figures(name):
+    suite = Suite.read(name)
+    generator = np.random.default_rng(0)
+    calibrators = ("none", "temperature", "temperature(objective=class_scaled)", "mac_cal_head")
+    wanted = ("accuracy", "ece", "ece(binning=mass,order=2)", "classwise_nll_std", "nll", "aurc")
+    runs = {
+        (method, calibrator, metric): lambda spec: float(generator.uniform(0.01, 0.1))
+        for method in suite.methods
+        for calibrator in calibrators
+        for metric in wanted
+    }
+    frame = frame_of(suite, runs, seconds=31.0)
+    claims = [one for one in read() if name in one.suites]
+    outcomes = judge(claims, frame, [suite])
+    assert {one.claim.id for one in outcomes} == {one.id for one in claims}
+    assert {one.status for one in outcomes} <= {"holds", "fails", "not decided"}
+    begun = [one for one in outcomes if one.begun]
+    assert len(begun) > 3
+    for one in outcomes:
+        assert why(one)
+        if one.status == "not decided" and one.begun and one.claim.test.decide != "count":
+            assert one.detectable is not None
+    assert isinstance(pd.DataFrame(values(outcomes)), pd.DataFrame)

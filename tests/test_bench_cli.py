@@ -1,0 +1,189 @@
+"""The commands of the bench: run, status, table, list, pack, merge."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+
+import pytest
+from typer.testing import CliRunner
+
+from bench_cases import TINY
+from calibrant.bench import Store
+from calibrant.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs of a suite of four, made by the command."""
+    folder = tmp_path_factory.mktemp("bench-cli")
+    path = folder / "tiny.yaml"
+    path.write_text(TINY.format(seeds=[0, 1], epochs=1, keep="predictions"))
+    out = folder / "out"
+    result = run("run", path, "-o", out, "--seeds", "0", "--json")
+    assert result.exit_code == 0, result.output
+    return path, out, result
+
+
+def test_run_tells_what_happens_as_json(made):
+    lines = [json.loads(line) for line in made[2].stdout.splitlines()]
+    kinds = [line["event"] for line in lines]
+    assert kinds[0] == "plan"
+    assert kinds.count("done") == 2
+    assert lines[-1] == {"event": "end", "done": 2, "before": 0, "failed": 0, "left": 0}
+
+
+def test_run_says_in_a_line_what_became_and_quiet_says_nothing(made):
+    path, out, _ = made
+    result = run("run", path, "-o", out, "--only", "brier/seed=0")
+    assert (result.exit_code, result.stdout) == (0, "tiny: 1 made before\n")
+    result = run("run", path, "-o", out, "--limit-minutes", "0")
+    assert result.stdout == "tiny: 2 made before, 2 left\n"
+    result = run("run", path, "-o", out, "--seeds", "0-0", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_status_counts_and_estimates(made):
+    path, out, _ = made
+    result = run("status", out)
+    assert "tiny: 2 of 4 done, 0 running, 0 failed, 2 waiting" in result.stdout
+    assert "time left: about" in result.stdout
+    found = json.loads(run("status", out, "--suite", path, "--seeds", "1", "--json").stdout)
+    assert (found["done"], len(found["waiting"]), found["total"]) == (0, 2, 2)
+    assert found["seconds_left"] > 0
+
+
+@pytest.mark.parametrize(
+    ("form", "sign"),
+    [("markdown", "| method"), ("latex", r"\toprule"), ("csv", ","), ("html", "<table")],
+)
+def test_table_in_every_form(made, tmp_path, form, sign):
+    result = run("table", made[1], "--format", form, "-m", "ece")
+    assert result.exit_code == 0, result.output
+    assert sign in result.stdout
+    assert "brier" in result.stdout
+    result = run("table", made[1], "--format", form, "-m", "ece", "-o", tmp_path / "t")
+    assert sign in (tmp_path / "t").read_text(encoding="utf-8")
+
+
+def test_report_is_a_page(made, tmp_path):
+    result = run("report", made[1], "-o", tmp_path / "page.html")
+    assert (result.exit_code, result.stdout) == (0, f"report: {tmp_path / 'page.html'}\n")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "tiny" in text
+    assert "brier" in text
+
+
+def test_list_names_the_shipped_suites():
+    assert "quick-cifar" in run("list").stdout
+    assert json.loads(run("list", "--json").stdout)["digits"]
+
+
+def test_what_is_packed_is_merged_elsewhere(made, tmp_path):
+    path, out, _ = made
+    archive = tmp_path / "a.tar.gz"
+    result = run("pack", out, archive, "--json")
+    counts = json.loads(result.stdout)
+    assert (counts["runs"], counts["bytes"]) == (2, archive.stat().st_size)
+    with tarfile.open(archive) as tar:
+        assert not [name for name in tar.getnames() if "predictions" in name]
+    there = tmp_path / "there"
+    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["runs"] == 2
+    assert json.loads(run("merge", archive, out, "--into", there, "--json").stdout) == {
+        "results": 0,
+        "runs": 0,
+        "failed": 0,
+    }
+    assert Store(there / "store").frame().equals(Store(out / "store").frame())
+    again = run("run", path, "-o", there, "--seeds", "0")
+    assert again.stdout == "tiny: 2 made before\n"
+    only_rows = tmp_path / "rows"
+    run("merge", out / "store", "--into", only_rows, "--compact", "--quiet")
+    assert len(Store(only_rows / "store").files()) == 1
+    result = run("run", path, "-o", only_rows, "--seeds", "0")
+    assert result.stdout == "tiny: 2 made before\n"
+
+
+def test_predictions_that_were_kept_travel_when_asked(made, tmp_path):
+    run("pack", made[1], tmp_path / "a.tar", "--predictions")
+    run("merge", tmp_path / "a.tar", "--into", tmp_path / "there")
+    kept = sorted(path.name for path in tmp_path.glob("there/runs/*/predictions/*"))
+    assert kept == ["test.safetensors"] * 2 + ["validation.safetensors"] * 2
+    result = run("run", made[0], "-o", tmp_path / "there", "--seeds", "0")
+    assert result.stdout == "tiny: 2 made before\n"
+
+
+def test_failures_travel_and_an_unfinished_run_gives_way_to_an_ended_one(made, tmp_path):
+    _, out, _ = made
+    there, key = tmp_path / "there", next(out.glob("runs/*/run.json")).parent.name
+    shutil.copytree(out, tmp_path / "copy")
+    (tmp_path / "copy" / "failed").mkdir()
+    (tmp_path / "copy" / "failed" / f"{'0' * 16}.json").write_text('{"kind": "error"}')
+    (tmp_path / "copy" / "failed" / f"{key}.json").write_text("{}")  # done since
+    (there / "runs" / key).mkdir(parents=True)
+    (there / "runs" / key / "config.yaml").write_text("epochs: 3")
+    found = json.loads(run("merge", tmp_path / "copy", "--into", there, "--json").stdout)
+    assert (found["runs"], found["failed"]) == (2, 1)
+    assert (there / "runs" / key / "run.json").is_file()
+    assert not (there / "failed" / f"{key}.json").exists()
+
+
+def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
+    archive = tmp_path / "bad.tar"
+    names = ["../outside", "/outside", "runs/../../outside", f"runs/{'0' * 16}/../../x.json"]
+    with tarfile.open(archive, "w") as tar:
+        for name in [*names, "store/x.parquet"]:
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            tar.addfile(info, io.BytesIO(b"abc"))
+    with pytest.warns(UserWarning, match="not taken"):
+        result = run("merge", archive, "--into", tmp_path / "in" / "there")
+    assert result.exit_code == 0
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != archive]
+    assert not os.path.exists("/outside")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "digts"), "Did you mean digits"),
+        (("run", "digits", "--seeds", "x"), "--seeds takes whole numbers"),
+        (("run", "digits", "--only", "nothing"), "no run of suite digits"),
+        (("run", "digits", "--on", "moon"), "no place for runs is called 'moon'"),
+        (("status", "nowhere"), "add --suite"),
+        (("pack", "nowhere", "a.tar"), "no such folder"),
+        (("pack", ".", "a.zip"), "an archive ends in"),
+        (("merge", "nowhere.tar", "--into", "x"), "no such file"),
+        (("merge", "damaged.tar", "--into", "x"), "damaged"),
+        (("table", "nowhere", "--suite", "digits", "--format", "pdf"), "--format is one of"),
+    ],
+)
+def test_wrong_input_is_a_line_and_exit_code_2(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged.tar").write_bytes(b"nothing")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_a_failed_run_is_told_and_the_exit_code_says_so(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        "defaults: {epochs: 1, batch_size: 400, device: cpu}\n"
+        f"methods: {{lost: {{data: 'folder:{tmp_path}/nowhere'}}, wild: {{lr: 1.0e+18}}}}\n"
+    )
+    result = run("run", path, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "error: folder:" in result.stderr
+    assert "--retry" in result.stderr
+    result = run("run", path, "-o", tmp_path / "out", "--only", "wild")
+    assert (result.exit_code, "diverged" in result.stderr) == (0, True)
+    assert "0 of 2 done, 0 running, 2 failed" in run("status", tmp_path / "out").stdout

@@ -1,0 +1,173 @@
+"""Files of logits as runs, predictions kept small, and test rows that open after the choice."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import metrics
+from calibrant.bench.halving import halve, halved
+from calibrant.bench.logits import file_of
+from calibrant.bench.measure import measure
+from calibrant.bench.sealed import Validation, open_test, write_choice
+from calibrant.bench.spec import Spec
+from calibrant.calibrators import get
+from calibrant.functional.errors import InputError
+from calibrant.predictions import Predictions
+from calibrant.training import Config, Run, train
+
+CONFIG = Config(data="made", model="none")
+
+
+def made_logits(rows=400, classes=4, seed=0):
+    draw = np.random.default_rng(seed)
+    truth = draw.normal(size=(rows, classes)) * 2
+    labels = (truth + draw.gumbel(size=truth.shape)).argmax(1)
+    return (3 * truth).astype(np.float32), labels
+
+
+def figures(rows):
+    return {(row["part"], row["calibrator"], row["metric"]): row["value"] for row in rows}
+
+
+def test_a_file_of_logits_is_measured_in_halves(tmp_path):
+    logits, labels = made_logits()
+    said = Predictions.from_logits(logits, labels)
+    (tmp_path / "logits").mkdir()
+    said.write(tmp_path / "logits" / "made-none.npz")
+    config = CONFIG.changed(seed=3, data_folder=str(tmp_path))
+    text = "temperature(normalisation=mm,objective=class_scaled)"
+    spec = Spec(config, calibrators=("temperature", text), logits="logits/made-none.npz")
+    found = figures(measure(spec, None))
+    held, test = said.split(0.5, seed=3)
+    assert found["test", "none", "ece"] == pytest.approx(metrics.ece(test.array, test.labels))
+    made = get("temperature").fit(held.array, held.labels)
+    assert found["validation", "temperature", "parameter:temperature"] == pytest.approx(
+        float(made.temperature_), rel=1e-6
+    )
+    assert 2 < float(made.temperature_) < 4  # the logits are three times too large
+    direct = metrics.nll(made.calibrate(test.array), test.labels)
+    assert found["test", "temperature", "nll"] == pytest.approx(direct, rel=1e-5)
+    assert ("test", text, "ece") in found
+    assert {(row["part"], row["calibrator"]) for row in measure(spec, None)} >= spec.wanted
+    other = Spec(config.changed(seed=4), calibrators=(), logits="logits/made-none.npz")
+    assert other.key != spec.key
+    assert figures(measure(other, None))["test", "none", "ece"] != found["test", "none", "ece"]
+
+
+def test_probabilities_of_zero_are_counted_and_calibrated_all_the_same(tmp_path):
+    logits, labels = made_logits()
+    probs = torch.softmax(torch.from_numpy(logits).double(), 1).numpy()
+    wrong = (labels[:10] + 1) % 4
+    probs[:10] = np.eye(4)[wrong]
+    path = tmp_path / "made-probs.npz"
+    Predictions.from_probs(probs, labels).write(path)
+    spec = Spec(CONFIG, calibrators=("temperature",), logits=str(path))
+    found = figures(measure(spec, None))
+    assert found["validation", "none", "impossible"] + found["test", "none", "impossible"] == 10
+    assert np.isinf([found[part, "none", "nll"] for part in ("validation", "test")]).any()
+    assert np.isfinite(found["test", "temperature", "nll"])
+
+
+def test_real_logits_by_name(data_folder):
+    path = file_of("cifar10-resnet20", str(data_folder))
+    assert path == data_folder / "logits" / "cifar10-resnet20.npz"
+    assert file_of("logits/cifar10-resnet20.npz", str(data_folder)) == path
+    config = Config(data="cifar10", model="resnet20", data_folder=str(data_folder))
+    spec = Spec(config, calibrators=("temperature",), logits="logits/cifar10-resnet20.npz")
+    found = figures(measure(spec, None))
+    assert found["test", "none", "accuracy"] > 0.9
+    assert found["test", "temperature", "ece"] < 0.5 * found["test", "none", "ece"]
+
+
+def test_a_network_is_not_to_be_had_from_logits(tmp_path):
+    logits, labels = made_logits(100)
+    Predictions.from_logits(logits, labels).write(tmp_path / "x.npz")
+    spec = Spec(CONFIG, after=(("shift", "{}"),), logits=str(tmp_path / "x.npz"))
+    with pytest.raises(InputError, match="shift needs a network"):
+        measure(spec, None, {("run", "none")})
+    with pytest.raises(InputError, match="no file of logits 'nowhere'"):
+        file_of("nowhere", str(tmp_path))
+
+
+def test_half_precision_changes_no_prediction():
+    draw = torch.Generator().manual_seed(0)
+    logits = 300 + 5 * torch.randn(5000, 20, generator=draw)
+    logits[:, 1] = torch.nextafter(logits[:, 0], torch.tensor(-torch.inf))  # as near as can be
+    logits[:500, 2] = -1e6
+    said = Predictions.from_logits(logits, torch.zeros(5000, dtype=torch.int64))
+    small = halved(said).array
+    assert small.dtype == torch.float16
+    assert torch.equal(small.argmax(1), logits.argmax(1))
+    assert torch.isfinite(small).all()
+    plain = torch.softmax(logits.double(), 1)
+    assert float((torch.softmax(small.double(), 1) - plain).abs().max()) < 1e-3
+    # Rounded as they are, some of them would change.
+    assert not torch.equal(logits.half().argmax(1), logits.argmax(1))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    config = Config(data="digits", model="mlp", epochs=1, device="cpu", validation=400)
+    path = tmp_path_factory.mktemp("files") / "run"
+    train(config, path)
+    return path
+
+
+def test_a_run_kept_small_has_the_same_figures(folder):
+    run = Run(folder)
+    spec = Spec(run.config, calibrators=("temperature",))
+    before = figures(measure(spec, run))
+    size = (folder / "predictions" / "test.safetensors").stat().st_size
+    halve(folder)
+    assert (folder / "predictions" / "test.safetensors").stat().st_size < 0.75 * size
+    content = (folder / "predictions" / "test.safetensors").read_bytes()
+    halve(folder)  # once is enough
+    assert (folder / "predictions" / "test.safetensors").read_bytes() == content
+    after = figures(measure(spec, run))
+    assert after["test", "none", "accuracy"] == before["test", "none", "accuracy"]
+    for name in ("none", "temperature"):
+        for metric in ("nll", "ece", "brier"):
+            place = ("test", name, metric)
+            assert after[place] == pytest.approx(before[place], abs=2e-3)
+
+
+def test_selection_sees_validation_rows_only(folder):
+    run, path = Run(folder), folder / "predictions" / "test.safetensors"
+    content = path.read_bytes()
+    seen = Validation(run)
+    before = (seen.figures, seen.epochs, seen.config, seen.predictions.array.sum())
+    outcome = json.loads((folder / "run.json").read_text())
+    try:
+        path.unlink()  # it is not needed
+        assert (seen.figures, seen.epochs, seen.config, seen.predictions.array.sum()) == before
+    finally:
+        path.write_bytes(content)
+    assert seen.figures["ece"] == outcome["figures"]["validation_ece"]
+    assert set(seen.figures) == {"accuracy", "nll", "ece"}
+    assert not any("test" in name for line in seen.epochs for name in line)
+    # Nothing it offers leads to the run or to its test rows.
+    offered = [name for name in dir(seen) if not name.startswith("_")]
+    assert sorted(offered) == ["config", "epochs", "figures", "predictions"]
+    with pytest.raises(AttributeError):
+        seen.run = run
+
+
+def test_test_rows_open_once_the_choice_is_written(folder, tmp_path):
+    run, choice = Run(folder), tmp_path / "choice.json"
+    with pytest.raises(InputError, match="stay closed until the choice is written"):
+        open_test(run, choice)
+    for unfinished in ("", "{", "{}", "[]"):
+        choice.write_text(unfinished)
+        with pytest.raises(InputError, match="stay closed"):
+            open_test(run, choice)
+    choice.unlink()
+    write_choice(choice, {"temperature": 0.01, "key": "abc"})
+    assert len(open_test(run, choice)) == len(run.predictions("test"))
+    write_choice(choice, {"key": "abc", "temperature": 0.01})  # the same one
+    with pytest.raises(InputError, match="holds another choice"):
+        write_choice(choice, {"temperature": 0.1, "key": "abc"})
+    assert json.loads(choice.read_text())["temperature"] == 0.01

@@ -1,0 +1,115 @@
+"""README numbers come from the results and are caught when they drift."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench_frames import frame_of, small
+from calibrant.bench.store import Store
+
+ROOT = Path(__file__).parents[1]
+VALUES = {
+    "cross_entropy": [0.033, 0.034, 0.032],
+    "acls": [0.013, 0.0138, 0.0121],
+    ("acls", "temperature"): [0.01, 0.01, 0.0103],
+}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    sys.modules.pop("readme_numbers", None)
+    import readme_numbers
+
+    return readme_numbers
+
+
+@pytest.fixture
+def root(tmp_path):
+    suite = small()
+    store = Store(tmp_path / "results" / "store")
+    frame = frame_of(suite, VALUES)
+    for key, rows in frame.groupby("key"):
+        store.add(str(key), rows.to_dict("records"))
+    (tmp_path / "results" / "suites").mkdir()
+    (tmp_path / "results" / "suites" / "small.yaml").write_text(suite.text, encoding="utf-8")
+    return tmp_path
+
+
+def page(root, text):
+    (root / "README.md").write_text(text, encoding="utf-8")
+
+
+def read(root):
+    return (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_numbers_are_made_and_checked(script, root, capsys):
+    marker = "<!-- results:value suite=small method=acls metric=ece data=cifar10 -->"
+    page(root, f"ECE {marker}?<!-- /results -->% and text.\n")
+    assert script.main(["--check", "--root", str(root)]) == 1
+    assert "README.md: drifted" in capsys.readouterr().out
+    assert "?" in read(root)
+    assert script.main(["--root", str(root)]) == 0
+    assert read(root) == f"ECE {marker}1.30 ± 0.05<!-- /results -->% and text.\n"
+    assert script.main(["--check", "--root", str(root)]) == 0
+    page(root, read(root).replace("1.30", "1.20"))
+    assert script.main(["--check", "--root", str(root)]) == 1
+
+
+def test_the_kinds_of_numbers(script, root):
+    page(
+        root,
+        "<!-- results:value suite=small method=acls metric=ece calibrator=temperature what=mean -->"
+        "<!-- /results -->|<!-- results:runs suite=small --><!-- /results -->|"
+        "<!-- results:table suite=small metrics=ece methods=cross_entropy;acls data=cifar10 -->"
+        "<!-- /results -->",
+    )
+    script.main(["--root", str(root)])
+    value, runs, shown = (
+        part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->|")
+    )
+    assert value == "1.01"
+    assert runs == "6 of 12"
+    assert "| acls | **1.30 ± 0.05**+ | **1.01 ± 0.01**" in shown
+    before = read(root)
+    script.main(["--root", str(root)])
+    assert read(root) == before
+
+
+def test_mistakes_are_told(script, root):
+    page(root, "<!-- results:value suite=small method=none metric=ece --><!-- /results -->")
+    with pytest.raises(SystemExit, match="0 figures are none"):
+        script.main(["--root", str(root)])
+    page(root, "<!-- results:valeu suite=small --><!-- /results -->")
+    with pytest.raises(SystemExit, match="is none of value"):
+        script.main(["--root", str(root)])
+    page(root, "<!-- results:value suite=small -->3")
+    with pytest.raises(SystemExit, match="not closed"):
+        script.main(["--root", str(root)])
+
+
+def test_our_own_numbers_have_not_drifted(script):
+    if not (ROOT / "results").is_dir():
+        pytest.skip("no results here")
+    assert script.main(["--check"]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:inverse_focal")
+def test_tables_claims_and_pages_are_made_of_the_store(script, root, monkeypatch):
+    sys.modules.pop("make_results", None)
+    import make_results
+
+    monkeypatch.setattr(make_results, "available", lambda: {})
+    make_results.main(str(root / "results"))
+    names = {str(path.relative_to(root / "results")) for path in (root / "results").rglob("*.*")}
+    assert {"tables/small.md", "tables/small.csv", "tables/small.tex", "small.html"} <= names
+    assert "**1.30 ± 0.05**+" in (root / "results/tables/small.md").read_text(encoding="utf-8")
+    claims = json.loads((root / "results/claims.json").read_text(encoding="utf-8"))
+    assert len(claims) >= 90
+    assert {one["status"] for one in claims} == {"not decided"}
+    assert "no figures yet" in (root / "results/claims.md").read_text(encoding="utf-8")

@@ -1,0 +1,234 @@
+"""Means, paired tests and power against references written out in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics as standard
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from calibrant.bench import statistics as ours
+
+SAMPLES = [
+    [0.013, 0.011, 0.017],
+    [-0.4, 1.2, 0.3, 0.9, -0.1],
+    [2.0, 2.5, 1.5, 2.25, 2.75, 1.9, 2.2],
+]
+
+
+def simpson(function, low, high, steps=1000):
+    width = (high - low) / steps
+    total = function(low) + function(high)
+    for step in range(1, steps):
+        total += function(low + step * width) * (4 if step % 2 else 2)
+    return total * width / 3
+
+
+def t_tail(value, df):
+    """P(T > value), by the density, with t = tan u so that the range is finite."""
+    constant = math.gamma((df + 1) / 2) / (math.sqrt(df * math.pi) * math.gamma(df / 2))
+
+    def density(u):
+        t = math.tan(u)
+        return constant * (1 + t * t / df) ** (-(df + 1) / 2) * (1 + t * t)
+
+    return simpson(density, math.atan(value), math.pi / 2 - 1e-9)
+
+
+@lru_cache
+def t_edge(df):
+    low, high = 0.0, 100.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, df) > 0.025 else (low, middle)
+    return low
+
+
+def normal_tail(value):
+    return 0.5 * math.erfc(value / math.sqrt(2))
+
+
+def power(effect, deviation, count):
+    """The t-test's power: Z + shift over a chi variable, integrated over the latter."""
+    df, shift = count - 1, abs(effect) / deviation * math.sqrt(count)
+    edge = t_edge(df)
+
+    def part(u):  # u² df is chi-squared
+        log = (df - 1) * math.log(u) - df * u * u / 2
+        log += math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
+        beyond = normal_tail(edge * u - shift) + normal_tail(edge * u + shift)
+        return math.exp(log) * beyond
+
+    return simpson(part, 1e-9, 8.0)
+
+
+@pytest.mark.parametrize("values", SAMPLES)
+def test_mean_and_standard_error(values):
+    found = ours.mean_of(values)
+    assert found.mean == pytest.approx(sum(values) / len(values), rel=1e-12)
+    assert found.error == pytest.approx(standard.stdev(values) / math.sqrt(len(values)), rel=1e-12)
+    assert found.count == len(values)
+
+
+def test_one_value_has_no_error_and_none_has_no_mean():
+    assert ours.mean_of([3.0]) == ours.Mean(3.0, None, 1)
+    assert math.isnan(ours.mean_of([]).mean)
+
+
+@pytest.mark.parametrize("values", SAMPLES)
+def test_paired_test_is_students(values):
+    found = ours.paired(values)
+    count, error = len(values), standard.stdev(values) / math.sqrt(len(values))
+    mean = sum(values) / count
+    assert found.p == pytest.approx(2 * t_tail(abs(mean) / error, count - 1), rel=1e-4)
+    assert found.low == pytest.approx(mean - t_edge(count - 1) * error, rel=1e-5)
+    assert found.high == pytest.approx(mean + t_edge(count - 1) * error, rel=1e-5)
+
+
+def test_fewer_than_three_pairs_are_not_tested():
+    assert not ours.paired([0.1]).tested
+    two = ours.paired([0.1, 0.2])
+    assert not two.tested
+    assert two.low is not None
+    assert ours.detectable(0.1, 2) is None
+
+
+def test_differences_all_alike_leave_no_doubt():
+    assert ours.paired([0.0, 0.0, 0.0]).p == 1.0
+    assert ours.paired([0.25, 0.25, 0.25]).p == 0.0
+
+
+def test_pairs_are_of_common_seeds():
+    found = ours.paired_by_seed({0: 3.0, 1: 5.0, 2: 9.0, 7: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0, 8: 0.0})
+    assert found.count == 3
+    assert found.mean == pytest.approx(14 / 3)
+
+
+def test_holm_is_the_closed_bonferroni_test():
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        values = list(generator.uniform(0, 0.3, 5))
+        for place, found in enumerate(ours.holm(values)):
+            subsets = [
+                subset
+                for size in range(1, 6)
+                for subset in itertools.combinations(range(5), size)
+                if place in subset
+            ]
+            closed = max(min(1.0, len(s) * min(values[i] for i in s)) for s in subsets)
+            assert found == pytest.approx(closed, rel=1e-12)
+
+
+def test_holm_leaves_what_was_not_tested():
+    assert ours.holm([None, 0.04, None]) == [None, 0.04, None]
+    assert ours.holm([]) == []
+
+
+@pytest.mark.parametrize("count", [3, 5, 12])
+@pytest.mark.parametrize("effect", [0.2, 1.0, 2.5])
+def test_power_is_that_of_the_noncentral_t(count, effect):
+    assert ours.power_of(effect, 1.3, count) == pytest.approx(power(effect, 1.3, count), abs=1e-6)
+
+
+def test_power_by_simulation():
+    generator = np.random.default_rng(1)
+    rows = generator.normal(0.9, 1.0, (20_000, 6))
+    score = rows.mean(1) / (rows.std(1, ddof=1) / math.sqrt(6))
+    share = (np.abs(score) > t_edge(5)).mean()
+    assert ours.power_of(0.9, 1.0, 6) == pytest.approx(share, abs=0.012)
+
+
+@pytest.mark.parametrize("count", [3, 4, 6, 10, 51, 501])
+def test_power_rises_with_the_effect(count):
+    shifts = np.linspace(0.01, 45, 300)
+    found = [ours.power_of(shift, math.sqrt(count), count) for shift in shifts]
+    assert np.isfinite(found).all()
+    assert (np.diff(found) > -1e-7).all()
+    assert found[-1] == pytest.approx(1.0)
+
+
+def test_power_goes_to_one_and_to_the_level():
+    assert ours.power_of(1e6, 1.0, 3) == pytest.approx(1.0)
+    assert ours.power_of(1e-12, 1.0, 4) == pytest.approx(0.05, abs=1e-9)
+    assert ours.power_of(0.1, 0.0, 3) == 1.0
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 10, 20])
+def test_the_detectable_effect_is_seen_four_times_of_five(count):
+    effect = ours.detectable(0.02, count)
+    assert power(effect, 0.02, count) == pytest.approx(0.8, abs=1e-5)
+
+
+def test_the_seeds_needed_are_the_fewest():
+    for effect in (0.5, 1.0, 2.0):
+        needed = ours.seeds_needed(effect, 1.0)
+        brute = next(n for n in range(3, 60) if power(effect, 1.0, n) >= 0.8)
+        assert needed == brute
+    assert ours.seeds_needed(50.0, 1.0) == 3
+    assert ours.seeds_needed(0.001, 1.0) is None
+    assert ours.seeds_needed(0.0, 0.0) is None
+    assert ours.seeds_needed(0.1, 0.0) == 3
+
+
+def test_best_and_those_not_told_from_it():
+    runs = {
+        "best": {0: 1.0, 1: 1.1, 2: 0.9},
+        "near": {0: 1.2, 1: 1.0, 2: 1.05},
+        "far": {0: 2.0, 1: 2.1, 2: 1.9},
+        "few": {0: 1.0},
+        "none": {},
+    }
+    assert ours.best_and_tied(runs, higher=False) == ("best", {"near"})
+    best, tied = ours.best_and_tied(runs, higher=True)
+    assert best == "far"
+    assert not tied
+    assert ours.best_and_tied({"none": {}}, higher=True) == (None, set())
+
+
+def test_correlation_is_pearsons():
+    first, second = [1.0, 2.0, 4.0, 3.0, 7.0], [2.0, 1.0, 5.0, 4.0, 6.0]
+    z, variance = ours.correlation(first, second)
+    assert math.tanh(z) == pytest.approx(standard.correlation(first, second), rel=1e-12)
+    assert variance == pytest.approx(1 / 2)
+    assert ours.correlation([1.0] * 5, second)[1] == math.inf
+    assert ours.correlation([1.0, 2.0], [1.0, 3.0])[1] == math.inf
+
+
+def test_difference_of_correlations_has_its_stated_variance():
+    generator = np.random.default_rng(2)
+    scores = []
+    for _ in range(400):
+        common = generator.normal(size=60)
+        first = 0.6 * common + generator.normal(size=60)
+        second = 0.6 * common + generator.normal(size=60)
+        gap, variance = ours.correlation_difference(list(first), list(second), list(common))
+        scores.append(gap / math.sqrt(variance))
+    assert np.mean(scores) == pytest.approx(0, abs=0.13)
+    assert np.std(scores) == pytest.approx(1, abs=0.1)
+
+
+def test_difference_of_correlations_has_the_right_sign():
+    common = [float(i) for i in range(12)]
+    close = [value + 0.1 * (-1) ** i for i, value in enumerate(common)]
+    loose = [value + 6.0 * (-1) ** (i // 2) for i, value in enumerate(common)]
+    assert ours.correlation_difference(close, loose, common)[0] > 0
+    assert ours.correlation_difference(loose, close, common)[0] < 0
+
+
+def test_estimates_are_combined_by_their_precision():
+    value, variance = ours.combined([(1.0, 0.5), (4.0, 0.25), (math.nan, math.inf)])
+    assert value == pytest.approx((2 * 1.0 + 4 * 4.0) / 6)
+    assert variance == pytest.approx(1 / 6)
+    assert ours.combined([])[1] == math.inf
+
+
+@pytest.mark.parametrize(("wins", "count"), [(35, 42), (0, 5), (3, 3), (5, 10)])
+def test_wilsons_interval_inverts_the_score_test(wins, count):
+    share = wins / count
+    for edge in ours.wilson(wins, count):
+        if 1e-12 < edge < 1 - 1e-12:
+            reach = 1.959963984540054 * math.sqrt(edge * (1 - edge) / count)
+            assert abs(share - edge) == pytest.approx(reach, rel=1e-9)

@@ -1,0 +1,248 @@
+"""A suite file comes to the runs it says, and a run's key says what decides its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from calibrant.bench import Spec, Suite, available
+from calibrant.bench.spec import OF_THE_MACHINE, distinct, key_of
+from calibrant.functional.errors import InputError
+from calibrant.training import Config
+
+SUITE = """
+name: example
+about: a line
+defaults: {model: mlp, epochs: 3, batch_size: 50}
+grid: {data: [digits, cifar10], lr: [0.1, 0.2]}
+seeds: [0, 1]
+methods:
+  cross_entropy: {}
+  acls: {loss: acls(margin=6)}
+  mac_cal: {recipe: mac_cal}
+where:
+  - if: {data: cifar10, method: acls}
+    set: {loss: acls(margin=10)}
+  - if: {data: cifar10, method: [acls, mac_cal], lr: 0.2}
+    set: {epochs: 5}
+  - if: {seed: 0, data: digits}
+    set: {keep: predictions, calibrators: [temperature, "temperature( objective = sb_ece )"]}
+  - if: {method: mac_cal, data: digits}
+    set: {skip: true}
+calibrators: [temperature]
+after: [mac_cal_head, shift: {severities: [1, 3]}]
+baseline: cross_entropy
+metrics: [accuracy, ece]
+"""
+
+
+def read(text: str) -> Suite:
+    return Suite.parse(text)
+
+
+def with_line(line: str, *, without: str | None = None) -> str:
+    kept = [one for one in SUITE.splitlines() if not without or not one.startswith(without)]
+    return "\n".join([*kept, line])
+
+
+def test_every_combination_is_a_run_and_later_lines_win():
+    suite = read(SUITE)
+    assert suite.methods == ("cross_entropy", "acls", "mac_cal")
+    # 2 seeds x 2 rates x (3 methods of cifar10 and 2 of digits)
+    assert len(suite.specs) == len(suite.runs) == 2 * 2 * 5
+    assert [spec.config.seed for _, spec in suite.specs] == [0] * 10 + [1] * 10
+    found = {
+        (method, spec.config.data, spec.config.lr, spec.config.seed): spec
+        for method, spec in suite.specs
+    }
+    assert found["acls", "digits", 0.1, 0].config.loss == "acls(margin=6)"
+    assert found["acls", "cifar10", 0.1, 0].config.loss == "acls(margin=10)"
+    assert found["acls", "cifar10", 0.2, 0].config.epochs == 5
+    assert found["cross_entropy", "cifar10", 0.2, 0].config.epochs == 3
+    assert ("mac_cal", "digits", 0.1, 0) not in found
+    first = found["cross_entropy", "digits", 0.1, 0]
+    assert first.keep == "predictions"
+    assert first.calibrators == ("temperature", "temperature(objective=sb_ece)")
+    other = found["cross_entropy", "digits", 0.1, 1]
+    assert (other.keep, other.calibrators) == ("rows", ("temperature",))
+    assert other.after == (("mac_cal_head", "{}"), ("shift", '{"severities":[1,3]}'))
+    assert other.wanted == {
+        ("run", "none"),
+        ("run", "temperature"),
+        ("run", "after:mac_cal_head"),
+        ("run", 'after:shift({"severities":[1,3]})'),
+    }
+
+
+def test_cases_are_alternatives_to_a_grid_and_combine_with_one():
+    cases = "cases: [{data: digits}, {data: cifar10, model: resnet18}]"
+    suite = read(with_line(cases, without="grid"))
+    pairs = {(spec.config.data, spec.config.model) for _, spec in suite.specs}
+    assert pairs == {("digits", "mlp"), ("cifar10", "resnet18")}
+    inside = "grid: {lr: [0.1, 0.3], cases: [{data: digits}, {data: cifar10, model: resnet18}]}"
+    suite = read(with_line(inside, without="grid"))
+    assert {(spec.config.lr, spec.config.data) for _, spec in suite.specs} == {
+        (rate, data) for rate in (0.1, 0.3) for data in ("digits", "cifar10")
+    }
+
+
+def test_files_of_logits_stand_in_place_of_methods():
+    suite = read(
+        "logits: [logits/cifar10-resnet20.npz, {file: a.npz, data: x, model: y}]\nseeds: [0, 1]\n"
+        "calibrators: [temperature]"
+    )
+    specs = [spec for _, spec in suite.specs]
+    assert [spec.logits for spec in specs] == ["logits/cifar10-resnet20.npz", "a.npz"] * 2
+    assert (specs[0].config.data, specs[0].config.model) == ("cifar10", "resnet20")
+    assert (specs[1].config.data, specs[1].config.model) == ("x", "y")
+    assert len({spec.key for spec in specs}) == 4
+
+
+def test_argmax_preserving_is_written_out():
+    spec = read(with_line("calibrators: [argmax_preserving]", without="calibrators")).specs[-1][1]
+    assert {"temperature", "ensemble_temperature", "intra_order"} <= set(spec.calibrators)
+    assert not {"vector", "argmax_preserving", "mac_cal_head"} & set(spec.calibrators)
+
+
+@pytest.mark.parametrize(
+    ("line", "without", "said"),
+    [
+        ("metods: {}", None, "did you mean methods"),
+        ("defaults: {epoch: 3}", "defaults", "did you mean epochs"),
+        ("defaults: {epochs: three}", "defaults", "epochs is int, found 'three'"),
+        ("grid: {dta: [digits]}", "grid", "did you mean data"),
+        ("grid: {data: digits}", "grid", "data is a list of values"),
+        ("grid: {data: [digit]}", "grid", "Did you mean digits"),
+        ("grid: {data: [digits], loss: [focul]}", "grid", "Did you mean focal"),
+        ("grid: {data: [digits], recipe: [mixop]}", "grid", "Did you mean mixup"),
+        ("defaults: {model: resnet81}", "defaults", "no model is called 'resnet81'"),
+        ("defaults: {seed: 4}", "defaults", "seeds are given as"),
+        ("calibrators: [temperatur]", "calibrators", "Did you mean"),
+        ('calibrators: ["temperature(objectiv=ece)"]', "calibrators", "objectiv"),
+        ("after: [shfit]", "after", "shift"),
+        ("after: [shift: {severitys: [1]}]", "after", "severities"),
+        ("metrics: [acuracy]", "metrics", "accuracy"),
+        ("baseline: ce", "baseline", "cross_entropy"),
+        ("keep: all", None, "keep is one of rows, predictions, weights"),
+        ("seeds: 3", "seeds", "seeds is a list of whole numbers"),
+        ("logits: [a.npz]", None, "not both"),
+    ],
+)
+def test_a_wrong_word_is_an_error_that_names_the_nearest(line, without, said):
+    with pytest.raises(InputError, match=r"^suite: ") as error:
+        read(with_line(line, without=without))
+    assert said in str(error.value)
+
+
+def test_unknown_suites_and_files_are_told():
+    with pytest.raises(InputError, match="Did you mean digits"):
+        Suite.read("digts")
+    with pytest.raises(InputError, match="no such file"):
+        Suite.read("nowhere/suite.yaml")
+    with pytest.raises(InputError, match="not YAML"):
+        read("a: [")
+
+
+def test_every_shipped_suite_can_be_read():
+    names = available()
+    assert {"digits", "quick-cifar", "r-aurc", "soft-calibration", "acls", "mac-cal"} <= set(names)
+    assert all(names.values())
+    for name in names:
+        suite = Suite.read(name)
+        assert suite.name == name
+        assert suite.runs
+
+
+def test_some_runs_can_be_chosen():
+    suite = read(SUITE)
+    assert len(suite.chosen(["acls"])) == 8
+    assert len(suite.chosen(["acls/data=cifar10"], seeds=[1])) == 2
+    assert len(suite.chosen(["a*/lr=0.1", "mac_cal"])) == 8
+    with pytest.raises(InputError, match="Did you mean data"):
+        suite.chosen(["dat=digits"])
+
+
+# The keys of stores that exist: were these to change, every run made so far would be made again.
+def test_keys_do_not_drift():
+    assert key_of(Config()) == "9783ac1f4907af62"
+    config = Config(
+        data="cifar10",
+        model="resnet18",
+        loss="acls(margin=6)",
+        recipe="mac_cal",
+        recipe_options={"mask": 0.5, "alpha": 1},
+        long_tail=0.1,
+        milestones=(150, 250),
+        seed=2,
+    )
+    assert key_of(config) == "4b2cb7f555662fb0"
+    assert Spec(config, logits="logits/a.npz").key == "641705067fa69814"
+
+
+def test_a_key_depends_on_nothing_but_what_decides_the_result():
+    key = Spec(Config()).key
+    assert Spec(Config(), ("temperature",), (("shift", "{}"),), "weights").key == key
+    other = {
+        "data_folder": "/somewhere",
+        "download": True,
+        "device": "cpu",
+        "devices": 2,
+        "eval_batch_size": 7,
+        "checkpoint_every": 9,
+        "compile": True,
+    }
+    assert set(other) == set(OF_THE_MACHINE)
+    assert Spec(Config(**other)).key == key
+    assert Spec(Config()).on_machine(data_folder="/x", device=None).config.data_folder == "/x"
+    with pytest.raises(InputError, match="no setting of the machine"):
+        Spec(Config()).on_machine(epochs=3)
+
+
+def test_every_setting_that_decides_the_result_changes_the_key():
+    changed = {
+        "average": "ema",
+        "optimizer": "adamw",
+        "schedule": "constant",
+        "precision": "bf16",
+        "report_epoch": "best_validation",
+        "milestones": (3,),
+        "clip": 1.0,
+        "long_tail": 0.5,
+        "size": 9,
+    }
+    seen = {key_of(Config())}
+    for one in dataclasses.fields(Config):
+        if one.name in OF_THE_MACHINE:
+            continue
+        before = getattr(Config(), one.name)
+        value = changed.get(one.name)
+        if value is None and isinstance(before, bool):
+            value = not before
+        elif value is None and isinstance(before, (int, float)):
+            value = before + 1
+        elif value is None:
+            value = {"a": 1} if isinstance(before, dict) else f"{before}2"
+        seen.add(key_of(Config(**{one.name: value})))
+    assert len(seen) == 1 + len(dataclasses.fields(Config)) - len(OF_THE_MACHINE)
+
+
+def test_options_that_are_no_plain_values_have_no_key():
+    with pytest.raises(InputError, match="plain values"):
+        key_of(Config(model_options={"a": float("nan")}))
+
+
+def test_the_order_of_options_does_not_matter():
+    one = Config(recipe_options={"a": {"c": 3, "d": 2}, "b": 1})
+    assert key_of(one) == key_of(Config(recipe_options={"b": 1, "a": {"d": 2, "c": 3}}))
+
+
+def test_runs_of_one_key_are_one_run_with_all_their_measurements():
+    one = Spec(Config(), ("temperature",), (("shift", "{}"),), "predictions")
+    two = Spec(Config(device="cpu"), ("vector", "temperature"), (), "rows")
+    (both,) = distinct([one, two])
+    assert both.calibrators == ("temperature", "vector")
+    assert both.after == one.after
+    assert both.keep == "predictions"
+    assert Spec.of(json.loads(json.dumps(both.to_dict()))) == both

@@ -1,0 +1,318 @@
+"""Tables: which figures, which marks, and four ways of writing them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bench_frames import frame_of, small
+from calibrant.bench.figures import canonical, heading, higher_is_better, number, with_error
+from calibrant.bench.suite import Suite
+from calibrant.bench.tables import table
+from calibrant.functional.errors import InputError
+
+CLEAR = {
+    "cross_entropy": [0.0330, 0.0340, 0.0320],
+    "acls": [0.0130, 0.0138, 0.0121],
+    "mbls": [0.0140, 0.0131, 0.0136],
+    "focal": [0.0431, 0.0439, 0.0420],
+}
+
+
+def entries(made, block=0):
+    return dict(made.blocks[block].rows)
+
+
+def test_means_best_tied_and_tests_against_the_baseline():
+    suite = small()
+    made = table(suite, frame_of(suite, CLEAR), "ece")
+    rows = entries(made)
+    assert rows["acls"][0].mean.mean == pytest.approx((0.0130 + 0.0138 + 0.0121) / 3)
+    assert rows["acls"][0].best
+    assert rows["mbls"][0].tied
+    assert not rows["focal"][0].tied
+    assert rows["acls"][0].told is True
+    assert rows["focal"][0].told is False
+    assert rows["cross_entropy"][0].told is None
+    assert rows["cross_entropy"][0].p is None
+
+
+def test_holm_is_over_the_methods_of_the_column():
+    suite = small()
+    rows = entries(table(suite, frame_of(suite, CLEAR), "ece"))
+    raw = {name: rows[name][0].difference.p for name in ("acls", "mbls", "focal")}
+    smallest = min(raw, key=raw.get)
+    assert rows[smallest][0].p == pytest.approx(3 * raw[smallest])
+    assert max(rows[name][0].p for name in raw) >= max(raw.values())
+
+
+def test_markdown_shows_marks_and_what_lacks():
+    suite = small()
+    text = table(
+        suite, frame_of(suite, {**CLEAR, "focal": [0.05, None, 0.06]}), "ece"
+    ).to_markdown()
+    assert "| acls | **1.30 ± 0.05**+ |" in text
+    assert re.search(r"\| mbls \| \*1\.36 ± 0\.03\*\+ \|", text)
+    assert "| focal | 5.50 ± 0.50 (2 of 3 runs) |" in text
+    assert "Fewer than 3 seeds are not tested." in text
+    assert "+ better, − worse than cross_entropy" in text
+    assert "ECE, % ↓" in text
+
+
+def test_a_method_without_runs_says_so():
+    suite = small()
+    text = table(suite, frame_of(suite, {**CLEAR, "focal": [None] * 3}), "ece").to_markdown()
+    assert "| focal | – (none of 3 runs) |" in text
+
+
+def test_what_is_so_of_a_whole_row_is_said_once():
+    suite = small()
+    values = {
+        (name, "none", metric): [0.5, 0.51, None] for name in CLEAR for metric in ("nll", "ece")
+    }
+    values["acls", "none", "ece"] = [0.1, None, None]
+    text = table(suite, frame_of(suite, values), ["nll", "ece"]).to_markdown()
+    (row,) = [line for line in text.splitlines() if line.startswith("| mbls")]
+    assert row.count("(2 of 3 runs)") == 1
+    (row,) = [line for line in text.splitlines() if line.startswith("| acls")]
+    assert row.count("(2 of 3 runs)") == row.count("(1 of 3 runs)") == 1
+
+
+def test_one_seed_says_so_and_is_not_tested():
+    suite = small(seeds="4")
+    made = table(suite, frame_of(suite, {name: [one[0]] for name, one in CLEAR.items()}), "ece")
+    text = made.to_markdown()
+    assert "1.30** (1 seed)" in text
+    assert "±" not in text.split("Mean ±")[0]
+    assert all(row[0].p is None and not row[0].tied for row in entries(made).values())
+
+
+def test_before_and_after_a_calibrator():
+    suite = small()
+    values = dict(CLEAR) | {(name, "temperature"): [0.011, 0.012, 0.013] for name in CLEAR}
+    accuracy = {
+        (name, after, "accuracy"): [0.93, 0.94, 0.95]
+        for name in CLEAR
+        for after in ("none", "temperature")
+    }
+    made = table(suite, frame_of(suite, values | accuracy))
+    heads = [column.heading for column in made.columns]
+    # Accuracy is not shown twice where the calibrator keeps it.
+    assert heads == ["Accuracy, % ↑", "ECE, % ↓", "ECE, %, after temperature ↓"]
+    assert entries(made)["acls"][2].mean.mean == pytest.approx(0.012)
+
+
+def test_higher_is_better_for_accuracy():
+    suite = small()
+    values = {
+        (name, "none", "accuracy"): [0.90 + k / 100, 0.91 + k / 100, 0.90 + k / 100]
+        for k, name in enumerate(CLEAR)
+    }
+    rows = entries(table(suite, frame_of(suite, values), "accuracy"))
+    assert rows["focal"][0].best
+    assert rows["focal"][0].told is True
+
+
+def test_published_figures_stand_beside_ours():
+    suite = small(more="published: {paper: acls, tables: [Table 3]}")
+    made = table(suite, frame_of(suite, CLEAR), "ece")
+    assert entries(made)["acls"][0].published.value == pytest.approx(0.0112)
+    text = made.to_markdown()
+    assert "| method | ECE, % ↓ | published |" in text
+    assert "| acls | **1.30 ± 0.05**+ | 1.12 |" in text
+    assert (
+        "published"
+        not in table(
+            small(model="resnet18"), frame_of(small(model="resnet18"), CLEAR), "ece"
+        ).to_markdown()
+    )
+
+
+def test_published_errors_are_shown():
+    text = """
+name: soft
+defaults: {model: wrn_28_10, data: cifar100}
+seeds: [0]
+methods: {cross_entropy: {}, focal: {loss: focal}}
+published: {paper: soft-calibration, tables: [Table 2]}
+"""
+    suite = Suite.parse(text)
+    frame = frame_of(
+        suite, {(m, "none", "ece(binning=mass,order=2)"): [0.05] for m in suite.methods}
+    )
+    shown = table(suite, frame, "adaptive_ece(order=2)").to_markdown()
+    assert "9.10 ± 0.14" in shown
+    assert "4.66 ± 0.13" in shown
+
+
+def test_a_block_for_each_data_set():
+    suite = small(data="cifar10, cifar100")
+    made = table(suite, frame_of(suite, CLEAR), "ece")
+    assert [block.name for block in made.blocks] == ["cifar10, resnet50", "cifar100, resnet50"]
+
+
+def test_settings_that_vary_make_cells():
+    text = """
+name: lengths
+defaults: {model: resnet18, data: cifar10}
+grid: {epochs: [10, 20]}
+seeds: [0, 1]
+methods: {cross_entropy: {}}
+"""
+    suite = Suite.parse(text)
+    frame = frame_of(suite, {"cross_entropy": lambda spec: spec.config.epochs / 1000})
+    made = table(suite, frame, "ece", down="method")
+    assert made.by == ("data", "model", "epochs")
+    assert [entries(made, block)["cross_entropy"][0].mean.mean for block in (0, 1)] == [0.01, 0.02]
+
+
+def test_rows_may_be_calibrators():
+    suite = small()
+    values = {
+        ("acls", after): [0.03 / k, 0.031 / k, 0.032 / k]
+        for k, after in enumerate(("none", "temperature", "isotonic"), 1)
+    }
+    made = table(suite, frame_of(suite, values), "ece", methods=["acls"])
+    assert made.down == "calibrator"
+    assert list(entries(made)) == ["none", "temperature", "isotonic"]
+    assert entries(made)["isotonic"][0].best
+    assert entries(made)["isotonic"][0].told is True
+    (row,) = [
+        row for row in csv.DictReader(io.StringIO(made.to_csv())) if row["calibrator"] == "isotonic"
+    ]
+    assert row["method"] == "acls"
+
+
+def test_parts_by_pattern_are_averaged():
+    suite = small()
+    values = {("acls", "none", "ece", f"test:fog:{k}"): [0.01 * k] * 3 for k in (1, 3)}
+    values |= {("acls", "none", "ece", "test"): [0.9] * 3}
+    made = table(
+        suite, frame_of(suite, values), "ece", methods=["acls"], part="test:*", down="method"
+    )
+    assert entries(made)["acls"][0].mean.mean == pytest.approx(0.02)
+
+
+def test_a_seed_without_all_parts_is_left_out():
+    suite = small()
+    values = {
+        ("acls", "none", "ece", "test:fog:1"): [0.01, 0.01, 0.01],
+        ("acls", "none", "ece", "test:fog:3"): [0.03, 0.03, None],
+    }
+    made = table(
+        suite, frame_of(suite, values), "ece", methods=["acls"], part="test:*", down="method"
+    )
+    assert entries(made)["acls"][0].mean.count == 2
+
+
+def test_csv_holds_plain_numbers():
+    suite = small(more="published: {paper: acls, tables: [Table 3]}")
+    rows = list(csv.DictReader(io.StringIO(table(suite, frame_of(suite, CLEAR), "ece").to_csv())))
+    found = {row["method"]: row for row in rows}
+    assert float(found["acls"]["mean"]) == pytest.approx(sum(CLEAR["acls"]) / 3)
+    assert found["acls"]["best"] == "1"
+    assert found["acls"]["seeds"] == found["acls"]["planned"] == "3"
+    assert float(found["acls"]["published"]) == 0.0112
+    assert found["cross_entropy"]["p"] == ""
+    assert 0 < float(found["focal"]["p"]) <= float(found["focal"]["p_holm"])
+
+
+def test_latex_is_escaped_and_square():
+    suite = small()
+    text = table(suite, frame_of(suite, CLEAR), "ece").to_latex()
+    body = text.split(r"\toprule")[1].split(r"\bottomrule")[0]
+    assert r"cross\_entropy" in body
+    assert r"\textbf{1.30 $\pm$ 0.05}$^{+}$" in body
+    assert not re.search(r"(?<!\\)[_%#]", body)
+    assert not re.search("[±−↑↓]", body)
+    rows = [line for line in body.splitlines() if "&" in line]
+    assert {line.count(" & ") for line in rows} == {1}
+    assert all(line.endswith(r"\\") for line in rows)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+
+
+class Seen(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_html_is_whole_and_escaped():
+    suite = Suite.parse(
+        "name: odd\ndefaults: {model: resnet18, data: cifar10}\nseeds: [0]\n"
+        'methods: {cross_entropy: {}, "<script>x</script>|*": {loss: focal}}\n'
+    )
+    frame = frame_of(suite, {name: [0.01] for name in suite.methods})
+    seen = Seen()
+    seen.feed(table(suite, frame, "ece").to_html())
+    assert not seen.open
+    assert "script" not in seen.tags
+    assert "<script>x</script>" in seen.text
+    assert "\\|\\*" in table(suite, frame, "ece").to_markdown()
+
+
+def test_names_that_do_not_exist_are_errors():
+    suite = small()
+    frame = frame_of(suite, CLEAR)
+    with pytest.raises(InputError, match="no metric is called 'eec'"):
+        table(suite, frame, "eec")
+    with pytest.raises(InputError, match="no method 'alcs'"):
+        table(suite, frame, "ece", methods=["alcs"])
+    with pytest.raises(InputError, match="of one method"):
+        table(suite, frame, "ece", down="calibrator")
+
+
+def test_runs_of_other_suites_are_not_counted():
+    suite, other = small(), small(seeds="7, 8, 9")
+    import pandas as pd
+
+    frame = pd.concat([frame_of(suite, CLEAR), frame_of(other, {"acls": [0.9] * 3})])
+    assert entries(table(suite, frame, "ece"))["acls"][0].mean.mean < 0.02
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("ece", 0.0331, "3.31"),
+        ("accuracy", 0.93456, "93.46"),
+        ("classwise_ece(binning=mass)", 0.00091, "0.091"),
+        ("nll", 0.17512, "0.1751"),
+        ("train_seconds", 31.04, "31.0"),
+        ("aurc", 0.00101, "0.00101"),
+        ("changed", 12.0, "12"),
+        ("ece", None, "–"),
+        ("nll", float("inf"), "∞"),
+    ],
+)
+def test_one_way_of_writing_a_figure(metric, value, text):
+    assert number(metric, value) == text
+
+
+def test_signs_errors_and_headings():
+    assert number("ece", -0.004, signed=True) == "−0.40"
+    assert with_error("ece", 0.0331, 0.0008) == "3.31 ± 0.08"
+    assert with_error("ece", 0.0331, None) == "3.31"
+    assert heading("accuracy") == "Accuracy, % ↑"
+    assert heading("adaptive_ece(order=2)") == "Adaptive ECE (order=2), % ↓"
+    assert higher_is_better("parameter:temperature") is None
+
+
+def test_one_spelling_of_metrics_and_calibrators():
+    assert canonical("ece(order=1, num_bins=15)") == "ece"
+    assert canonical("classwise_ece(binning='mass')") == "classwise_ece(binning=mass)"
+    assert canonical("temperature(on=train,objective=ece)") == "temperature(objective=ece,on=train)"
+    assert canonical("ece at gamma=0.9") == "ece at gamma=0.9"

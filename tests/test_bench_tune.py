@@ -1,0 +1,511 @@
+"""Tuning and combining look at validation rows alone, and write down what they chose."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.bench import combine
+from calibrant.bench.choosing import (
+    ValidationRows,
+    choice_path,
+    open_test_rows,
+    put_down,
+    read_choice,
+)
+from calibrant.bench.crossfit import PART as CROSSFIT
+from calibrant.bench.crossfit import crossfit, out_of_half
+from calibrant.bench.loss_texts import has_term, terms, with_option
+from calibrant.bench.rows import make_row
+from calibrant.bench.runner import run_specs
+from calibrant.bench.spec import Spec
+from calibrant.bench.store import Store
+from calibrant.bench.suite import Suite
+from calibrant.bench.tune import Tuning, Unfinished, best, tuned, with_choices
+from calibrant.functional.errors import InputError
+from calibrant.predictions import Predictions
+from calibrant.training.config import Config
+
+SUITE = """
+name: small
+defaults: {data: digits, model: mlp, epochs: 3, batch_size: 128, device: cpu, validation: 300}
+seeds: [0, 1]
+methods:
+  cross_entropy: {}
+  s_avuc: {loss: cross_entropy+s_avuc}
+baseline: cross_entropy
+tune:
+  seeds: [0]
+  accuracy_lost: 0.01
+  settings:
+    - {name: threshold, of: [s_avuc], values: [0.1, 0.5]}
+    - {name: beta, of: [s_avuc], values: [0.5, 2.0, 8.0]}
+"""
+
+
+@dataclass
+class Made:
+    """What a stand-in for the runner says."""
+
+    failed: list[str] = field(default_factory=list)
+
+
+def figures_of(spec: Spec) -> dict[str, float]:
+    """Made-up validation figures with a known best: threshold 0.1, then beta 2."""
+    found = dict(terms(spec.config.loss)[-1][2])
+    beta = terms(spec.config.loss)[-1][0]
+    ece = 0.03 if found.get("threshold") == 0.1 else 0.05
+    accuracy = 0.95
+    if beta == 2.0:
+        ece -= 0.01
+    if beta == 8.0:
+        ece, accuracy = 0.001, 0.93  # the lowest error, and too much accuracy lost
+    return {"accuracy": accuracy, "nll": 10 * ece, "ece": ece}
+
+
+def fake_run(store: Store, *, test_value: float = 0.5, skip: int = 0):
+    """Adds made-up rows of each run once, test rows among them."""
+    asked: list[str] = []
+
+    def run(specs):
+        for spec in specs[: len(specs) - skip]:
+            if spec.key in asked:
+                continue
+            asked.append(spec.key)
+            rows = [
+                make_row(spec, part="validation", metric=name, value=value)
+                for name, value in figures_of(spec).items()
+            ]
+            rows += [
+                make_row(spec, part="test", metric=name, value=test_value)
+                for name in ("accuracy", "nll", "ece")
+            ]
+            store.add(spec.key, rows)
+        return Made()
+
+    run.asked = asked
+    return run
+
+
+def test_one_setting_after_another_the_best_kept_for_the_next(tmp_path):
+    suite = Suite.parse(SUITE)
+    run = fake_run(Store(tmp_path / "store"))
+    done = tuned(suite, tmp_path, run)
+    losses = {
+        method: {spec.config.loss for m, spec in done.specs if m == method}
+        for method in ("cross_entropy", "s_avuc")
+    }
+    assert losses["s_avuc"] == {"cross_entropy+2.0*s_avuc(threshold=0.1)"}
+    assert losses["cross_entropy"] == {"cross_entropy"}
+    assert [spec.config.seed for _, spec in done.specs] == [s.config.seed for _, s in suite.specs]
+    # Two thresholds, then three weights with the threshold found; no run twice.
+    assert len(run.asked) == 5
+    assert done.tune == {}
+
+
+def test_the_choice_tells_candidates_figures_rule_and_result(tmp_path):
+    suite = Suite.parse(SUITE)
+    tuned(suite, tmp_path, fake_run(Store(tmp_path / "store")))
+    (path,) = (tmp_path / "choices").glob("*.json")
+    told = json.loads(path.read_text())
+    first, second = told["candidates"]
+    assert [one["value"] for one in first["candidates"]] == [0.1, 0.5]
+    assert [one["ece"] for one in first["candidates"]] == pytest.approx([0.03, 0.05])
+    assert (first["chosen"], second["chosen"]) == (0.1, 2.0)
+    assert told["chosen"]["loss"] == "cross_entropy+2.0*s_avuc(threshold=0.1)"
+    assert "seed" not in told["chosen"]
+    assert len(told["keys"]) == 2
+    assert "test" not in path.read_text()
+
+
+def test_a_written_choice_is_taken_and_nothing_is_run_again(tmp_path):
+    suite = Suite.parse(SUITE)
+    first = tuned(suite, tmp_path, fake_run(Store(tmp_path / "store")))
+
+    def never(specs):
+        raise AssertionError("nothing is left to be run")
+
+    again = tuned(suite, tmp_path, never)
+    assert again.specs == first.specs
+    assert with_choices(suite, tmp_path).specs == first.specs
+
+
+def test_before_the_choice_only_what_needs_none_is_known(tmp_path):
+    suite = Suite.parse(SUITE)
+    assert {method for method, _ in with_choices(suite, tmp_path).specs} == {"cross_entropy"}
+
+
+def test_runs_cut_short_are_gone_on_with_and_not_chosen_from(tmp_path):
+    suite = Suite.parse(SUITE)
+    store = Store(tmp_path / "store")
+    with pytest.raises(Unfinished, match="still to be run"):
+        tuned(suite, tmp_path, fake_run(store, skip=1))
+    assert not list(tmp_path.glob("choices/*"))
+    assert tuned(suite, tmp_path, fake_run(store)).specs
+
+
+def test_a_candidate_that_failed_is_told_and_not_chosen(tmp_path):
+    suite = Suite.parse(SUITE)
+    store = Store(tmp_path / "store")
+    honest = fake_run(store)
+
+    def run(specs):
+        lost = [spec for spec in specs if "threshold=0.1" in spec.config.loss]
+        honest([spec for spec in specs if spec not in lost])
+        return Made([spec.key for spec in lost])
+
+    done = tuned(suite, tmp_path, run)
+    assert "threshold=0.5" in done.specs[-1][1].config.loss
+    (path,) = (tmp_path / "choices").glob("*.json")
+    assert json.loads(path.read_text())["candidates"][0]["candidates"][0]["ece"] is None
+
+
+def test_all_candidates_failed_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="every candidate failed"):
+        tuned(Suite.parse(SUITE), tmp_path, lambda specs: Made([spec.key for spec in specs]))
+
+
+@pytest.mark.parametrize("poison", [1.0, math.nan])
+def test_test_figures_of_any_kind_leave_the_choice_as_it_is(tmp_path, poison):
+    suite = Suite.parse(SUITE)
+    for folder, value in (("clean", 0.5), ("poisoned", poison)):
+        tuned(
+            suite, tmp_path / folder, fake_run(Store(tmp_path / folder / "store"), test_value=value)
+        )
+    one, two = (next((tmp_path / name / "choices").glob("*")) for name in ("clean", "poisoned"))
+    assert one.name == two.name
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_real_runs_with_sealed_test_files_give_the_same_choice(tmp_path, monkeypatch):
+    """The whole line on digits: test predictions are gone, and reading them an error."""
+    one_step = SUITE.replace("    - {name: threshold, of: [s_avuc], values: [0.1, 0.5]}\n", "")
+    suite = Suite.parse(one_step.replace("[0.5, 2.0, 8.0]", "[0.5, 4.0]"))
+    open_folder, sealed = tmp_path / "open", tmp_path / "sealed"
+
+    def run(out):
+        return lambda specs: run_specs(specs, out)
+
+    first = tuned(suite, open_folder, run(open_folder))
+    # Choosing a second time from the same runs, with everything of the test out of reach.
+    (sealed / "store").mkdir(parents=True)
+    kept = Store(open_folder / "store").frame()
+    kept.loc[kept["part"] == "test", "value"] = math.nan
+    for key, rows in kept.groupby("key"):
+        Store(sealed / "store").add(str(key), rows.to_dict("records"))
+    monkeypatch.setattr(Predictions, "read", _refuse)
+
+    again = tuned(suite, sealed, lambda specs: Made())
+    assert again.specs == first.specs
+    (one,), (two,) = (list((folder / "choices").glob("*")) for folder in (open_folder, sealed))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def _refuse(*args, **kwargs):
+    raise AssertionError("selection opened a file of predictions")
+
+
+def test_what_selection_is_given_has_no_test_rows(tmp_path):
+    suite = Suite.parse(SUITE)
+    fake_run(Store(tmp_path / "store"))([spec for _, spec in suite.specs])
+    view = ValidationRows(Store(tmp_path / "store"))
+    assert set(view.frame["part"]) == {"validation"}
+    held = [getattr(view, name) for name in ValidationRows.__slots__]
+    assert len(held) == 1
+    assert not held[0]["part"].str.startswith("test").any()
+
+
+def test_test_rows_open_after_the_choice_and_for_its_runs_alone(tmp_path):
+    suite = Suite.parse(SUITE)
+    store = Store(tmp_path / "store")
+    fake_run(store)([spec for _, spec in suite.specs])
+    path = choice_path(tmp_path, "which", {"asked": 1})
+    with pytest.raises(InputError, match="opened after the choice"):
+        open_test_rows(path, store)
+    key = suite.specs[0][1].key
+    put_down(path, {"rule": "x", "candidates": [], "chosen": {}, "keys": [key]})
+    opened = open_test_rows(path, store)
+    assert set(opened["key"]) == {key}
+    assert set(opened["part"]) == {"test"}
+
+
+def test_a_choice_stands(tmp_path):
+    path = choice_path(tmp_path, "a/b c", {"asked": 1})
+    assert path.parent == tmp_path / "choices"
+    choice = {"rule": "x", "candidates": [], "chosen": {"loss": "a"}, "keys": []}
+    put_down(path, choice)
+    put_down(path, choice)
+    with pytest.raises(InputError, match="another choice"):
+        put_down(path, {**choice, "chosen": {"loss": "b"}})
+    with pytest.raises(InputError, match="keys"):
+        put_down(path, {"rule": "x", "candidates": [], "chosen": {}})
+    path.write_text("{half")
+    with pytest.raises(InputError, match="no whole choice"):
+        read_choice(path)
+
+
+def candidate(accuracy, ece, nll=0.1):
+    return {"accuracy": accuracy, "ece": ece, "nll": nll}
+
+
+def test_the_rule_of_appendix_g():
+    within = [candidate(0.950, 0.03), candidate(0.941, 0.02), candidate(0.9399, 0.01)]
+    assert best(within, accuracy_lost=0.01) == 1
+    assert best(within, accuracy_lost=0.02) == 2
+    assert best(within, accuracy_lost=0.0) == 0
+    # 0.94 is exactly 1% below 0.95, whatever the floats say.
+    assert best([candidate(0.95, 0.03), candidate(0.94, 0.02)]) == 1
+    # Equal errors: the lower NLL, then the earlier.
+    assert best([candidate(0.9, 0.02, 0.3), candidate(0.9, 0.02, 0.2)]) == 1
+    assert best([candidate(0.9, 0.02), candidate(0.9, 0.02)]) == 0
+    # One that failed neither wins nor sets the mark.
+    assert best([candidate(math.nan, math.nan), candidate(0.5, 0.2)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({}, "settings"),
+        ({"settings": [{"name": "lr", "values": []}]}, "list"),
+        ({"settings": [{"name": "learning", "values": [1]}]}, "learning"),
+        ({"settings": [{"name": "lr", "values": [1], "off": 1}]}, "did you mean of"),
+        ({"settings": [{"name": "lr", "values": [1]}], "rule": "best_test"}, "best_test"),
+        ({"settings": [{"name": "lr", "values": [1]}], "ruel": "x"}, "did you mean rule"),
+        ({"settings": [{"name": "lr", "values": [1]}], "accuracy_lost": 2}, "accuracy_lost"),
+    ],
+)
+def test_a_bad_block_says_what_is_wrong(block, told):
+    with pytest.raises(InputError, match=told):
+        Tuning.of(block)
+
+
+def test_settings_of_runs_recipes_and_losses():
+    tuning = Tuning.of(
+        {
+            "settings": [
+                {"name": "weight_decay", "values": [1e-4]},
+                {"name": "recipe.alpha", "values": [0.4]},
+                {"name": "gamma", "of": ["focal"], "values": [2]},
+            ]
+        }
+    )
+    decay, alpha, gamma = tuning.settings
+    config = Config(loss="focal+0.5*s_avuc", recipe="mixup")
+    assert decay.put(config, 1e-4).weight_decay == 1e-4
+    assert alpha.put(config, 0.4).recipe_options == {"alpha": 0.4}
+    assert gamma.put(config, 2).loss == "focal(gamma=2)+0.5*s_avuc"
+    assert not alpha.applies(Config())
+    assert not gamma.applies(Config())
+
+
+def test_losses_as_text_are_read_back_as_written():
+    text = "focal(gamma=3)+0.5*s_avuc(threshold=0.1, temperature=1e-05)"
+    assert with_option(text, ["s_avuc"], "temperature", 1e-5) == text
+    assert terms(with_option("sb_ece", ["sb_ece"], "form", "bin"))[0][2] == {"form": "bin"}
+    assert not has_term("focal", ["s_avuc"])
+    with pytest.raises(InputError, match="primary"):
+        with_option("focal", ["focal"], "beta", 1.0)
+    with pytest.raises(InputError, match="no part"):
+        with_option("focal", ["acls"], "margin", 1.0)
+
+
+# --- rows no calibrator was fitted on ---------------------------------------------------
+
+
+def overconfident(rows: int, classes: int = 10) -> Predictions:
+    """Logits that are right about half of the time, and too sure of it."""
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(classes, (rows,), generator=generator)
+    logits = 4 * torch.randn(rows, classes, generator=generator)
+    logits[torch.arange(rows), labels] += 6
+    return Predictions.from_logits(logits, labels)
+
+
+def test_halves_are_judged_by_the_other_half_by_hand():
+    said = overconfident(200)
+    found = out_of_half("temperature", said)
+    assert len(found) == 200
+    assert torch.equal(torch.as_tensor(found.labels), torch.as_tensor(said.labels))
+    # A temperature divides: two of them, each for about half of the rows.
+    ratio = torch.as_tensor(said.array) / torch.as_tensor(found.array)
+    by_row = ratio.mean(1)
+    assert torch.allclose(ratio, by_row.unsqueeze(1).expand_as(ratio), rtol=1e-4)
+    kinds, counts = torch.unique((by_row * 1e3).round(), return_counts=True)
+    assert len(kinds) == 2
+    assert counts.tolist() == [100, 100]
+
+
+def test_what_learns_rows_by_heart_is_seen_through():
+    """A histogram a class, of 30 rows each: its own rows flatter it."""
+    from calibrant.bench.subject import fit
+    from calibrant.calibrators.rank import apply
+    from calibrant.metrics import nll
+
+    said = overconfident(300)
+    own = apply(fit("histogram", said).calibrator, said)
+    told = {one.metric: one for one in crossfit("histogram", said)}
+    assert told["nll"].part == CROSSFIT
+    assert told["nll"].rows == 300
+    assert told["nll"].value > float(nll(torch.as_tensor(own.array), said.labels)) + 0.05
+
+
+def test_a_calibrator_of_training_rows_has_no_such_part():
+    assert not list(crossfit("temperature(objective=ece,on=train)", overconfident(50)))
+
+
+# --- combinations -----------------------------------------------------------------------
+
+
+def runs_of(store: Store, figures, *, seeds=(0, 1, 2)) -> None:
+    """{(loss, recipe): {calibrator: (accuracy, nll, ece)}}, a little apart over seeds."""
+    for (loss, recipe), by_calibrator in figures.items():
+        for seed in seeds:
+            spec = Spec(Config(loss=loss, recipe=recipe, seed=seed, device="cpu"))
+            rows = []
+            for calibrator, values in by_calibrator.items():
+                part = "validation" if calibrator in ("none", "mac_cal_head") else CROSSFIT
+                for name, value in zip(("accuracy", "nll", "ece"), values, strict=True):
+                    shaken = value * (1 + 0.001 * seed)
+                    rows.append(
+                        make_row(spec, part=part, calibrator=calibrator, metric=name, value=shaken)
+                    )
+                    rows.append(
+                        make_row(
+                            spec, part="test", calibrator=calibrator, metric=name, value=2 * shaken
+                        )
+                    )
+                    if part == CROSSFIT:  # figures on its own rows: too good, not to be used
+                        rows.append(
+                            make_row(
+                                spec,
+                                part="validation",
+                                calibrator=calibrator,
+                                metric=name,
+                                value=0.0 if name == "ece" else value,
+                            )
+                        )
+            store.add(spec.key, rows)
+
+
+FIGURES = {
+    ("cross_entropy", "standard"): {"none": (0.93, 0.30, 0.04), "temperature": (0.93, 0.24, 0.012)},
+    ("acls(margin=6)", "standard"): {"none": (0.93, 0.25, 0.02), "isotonic": (0.93, 0.26, 0.011)},
+    ("cross_entropy", "mixup"): {"none": (0.928, 0.2, 0.05), "temperature": (0.928, 0.19, 0.008)},
+    ("focal", "standard"): {"none": (0.92, 0.2, 0.001)},  # 1% of accuracy lost
+    ("mmce", "standard"): {"mac_cal_head": (0.93, 0.22, 0.03)},
+}
+
+
+def test_the_best_combination_keeps_accuracy_and_is_judged_on_other_rows(tmp_path):
+    runs_of(Store(tmp_path / "store"), FIGURES)
+    (path,) = combine.choose(tmp_path)
+    told = read_choice(path)
+    assert told is not None
+    chosen = told["chosen"]
+    assert (chosen["settings"]["recipe"], chosen["calibrator"]) == ("mixup", "temperature")
+    assert chosen["means"]["ece"] == pytest.approx(0.008 * 1.001)
+    assert len(told["candidates"]) == 8
+    assert "test" not in json.dumps(told["candidates"])
+
+
+def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):
+    def one(calibrator, ece, nll):
+        seeds = range(3)
+        return combine.Combination(
+            {**dict.fromkeys(combine.VARIED), **combine.PLAIN},
+            calibrator,
+            {seed: f"{calibrator}{seed}" for seed in seeds},
+            dict.fromkeys(seeds, 0.9),
+            dict.fromkeys(seeds, nll),
+            dict(zip(seeds, ece, strict=True)),
+        )
+
+    plain = one("none", (0.05, 0.05, 0.05), 0.5)
+    lowest = one("a", (0.010, 0.010, 0.010), 0.3)
+    tied = one("b", (0.008, 0.012, 0.011), 0.2)  # 0.0003 more, with an error of 0.0012
+    apart = one("c", (0.012, 0.012, 0.012), 0.1)  # more for certain
+    assert combine.best_combination([plain, lowest, tied, apart])[0] is tied
+    few = combine.Combination(
+        **{
+            **lowest.__dict__,
+            "calibrator": "d",
+            "keys": {0: "k"},
+            "ece": {0: 0.0},
+            "nll": {0: 0.0},
+            "accuracy": {0: 1.0},
+        }
+    )
+    assert combine.best_combination([plain, lowest, few])[0] is lowest
+    with pytest.raises(InputError, match="cross_entropy"):
+        combine.best_combination([lowest])
+
+
+def test_the_report_reads_the_test_of_what_was_chosen_and_of_the_papers(tmp_path):
+    store = Store(tmp_path / "store")
+    runs_of(store, FIGURES)
+    (path,) = combine.choose(tmp_path)
+    table = combine.report(path, store).set_index("who")
+    assert table.loc["chosen", "ece"] == pytest.approx(2 * 0.008 * 1.001)
+    assert table.loc["chosen", "seeds"] == 3
+    assert table.loc["cross_entropy", "calibrator"] == "none"
+    assert table.loc["acls", "ece"] == pytest.approx(2 * 0.02 * 1.001)
+    assert table.loc["acls", "ece_error"] == pytest.approx(
+        float(np.std([0.04, 0.04 * 1.001, 0.04 * 1.002], ddof=1) / 3**0.5)
+    )
+    assert "focal" not in set(table["loss"])
+
+
+def test_poisoned_test_rows_leave_the_combination_as_it_is(tmp_path):
+    runs_of(Store(tmp_path / "a" / "store"), FIGURES)
+    kept = Store(tmp_path / "a" / "store").frame()
+    kept.loc[kept["part"] == "test", "value"] = math.nan
+    for key, rows in kept.groupby("key"):
+        Store(tmp_path / "b" / "store").add(str(key), rows.to_dict("records"))
+    (one,), (two,) = combine.choose(tmp_path / "a"), combine.choose(tmp_path / "b")
+    assert one.name == two.name
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_more_runs_are_another_question(tmp_path):
+    store = Store(tmp_path / "store")
+    runs_of(store, FIGURES)
+    (first,) = combine.choose(tmp_path)
+    assert combine.choose(tmp_path) == [first]
+    runs_of(store, {("mdca", "standard"): {"none": (0.93, 0.1, 0.002)}})
+    (second,) = combine.choose(tmp_path)
+    assert second != first
+    assert read_choice(second)["chosen"]["settings"]["loss"] == "mdca"
+
+
+@pytest.mark.parametrize(
+    ("loss", "recipe", "calibrator", "paper"),
+    [
+        ("r_aurc(csf='msp')", "standard", "none", "r-aurc"),
+        ("acls(margin=6)", "standard", "temperature", "acls"),
+        ("acls(margin=6)", "mixup", "none", None),
+        ("focal+s_avuc", "standard", "none", "soft-calibration"),
+        ("s_avuc", "interleaved", "temperature(objective=sb_ece)", "soft-calibration"),
+        ("cross_entropy", "standard", "temperature(objective=sb_ece)", "soft-calibration"),
+        ("cross_entropy", "mac_cal", "none", "mac-cal"),
+        ("cross_entropy", "standard", "mac_cal_head", "mac-cal"),
+        ("focal", "standard", "mac_cal_head", None),
+        ("cross_entropy", "standard", "temperature(objective=class_scaled)", "class-scaling"),
+        ("cross_entropy", "standard", "temperature", None),
+    ],
+)
+def test_whose_proposal_a_combination_is(loss, recipe, calibrator, paper):
+    settings = {"loss": loss, "recipe": recipe, "average": "none", "cutout": 0}
+    assert combine.proposed_by(settings, calibrator) == paper
+
+
+def test_path_of_a_choice_depends_on_the_question_alone(tmp_path):
+    one = choice_path(tmp_path, "x", {"a": 1, "b": 2})
+    assert one == choice_path(tmp_path, "x", {"b": 2, "a": 1})
+    assert one != choice_path(tmp_path, "x", {"a": 1, "b": 3})
+    assert isinstance(one, Path)
