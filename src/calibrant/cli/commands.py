@@ -86,20 +86,28 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.
 @command
 def evaluate(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help=".npz, .npy, .safetensors, .pt, .parquet, .arrow, .feather or .csv: "
             "logits or probabilities, and labels.",
             metavar="FILE",
             show_default=False,
         ),
-    ],
+    ] = None,
     logits: Scores = None,
     labels: Labels = None,
     metric: Metrics = None,
     num_bins: Bins = 15,
     ignore_index: Ignored = None,
     as_json: AsJson = False,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            "--example",
+            help="Predictions that come with the package, in place of FILE: cifar10-resnet18.",
+            metavar="NAME",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(help="Write the report, one HTML file, here.", metavar="OUT.html"),
@@ -131,6 +139,8 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Judge predictions: a verdict, and figures with intervals."""
+    if (file is None) == (example is None):
+        raise typer.BadParameter("name a FILE of predictions, or --example NAME, and not both")
     thresholds = [Threshold.parse(text, above=True) for text in fail_above or ()]
     thresholds += [Threshold.parse(text, above=False) for text in fail_below or ()]
     metrics = _wanted(metric, thresholds)
@@ -139,7 +149,8 @@ def evaluate(
 
     from calibrant.evaluation import evaluate as judge
 
-    predictions = read(file, logits, labels, ignore_index, quiet=quiet)
+    source = Path(f"example:{example}") if file is None else file
+    predictions = read(source, logits, labels, ignore_index, quiet=quiet)
     found = judge(
         predictions,
         metrics=metrics,

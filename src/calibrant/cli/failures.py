@@ -41,7 +41,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         try:
             function(*args, **kwargs)
             sys.stdout.flush()
-        except (typer.Exit, BrokenPipeError):
+        except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -177,10 +177,14 @@ class Predictions:
         labels, or is an array of them. Above 1 GiB, or with ``lazy=True``, scores stay in the
         file and are read, and checked, in chunks; labels are in memory. Of the others, ``.npz``
         is always read whole, and ``.safetensors`` and ``.pt`` are memory-mapped torch tensors.
-        Pickled objects are never loaded.
+        Pickled objects are never loaded. ``example:NAME`` is one of `examples`.
         """
         from calibrant.predictions.reading import ENDINGS, existing_file, read_contents
 
+        if str(path).startswith("example:"):
+            from calibrant.predictions.examples import of_path
+
+            return of_path(str(path))
         file = existing_file(path, ENDINGS)
         with reading(file):
             found = read_contents(file, labels=labels, kind=kind, lazy=lazy)

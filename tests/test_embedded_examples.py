@@ -1,0 +1,76 @@
+"""Predictions of real networks that come with the package."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrant import Predictions, metrics
+from calibrant.cli import app
+from calibrant.functional.errors import InputError
+from calibrant.predictions import example, examples
+from calibrant.predictions.examples import FOLDER
+
+runner = CliRunner()
+PLAIN = "cifar10-resnet18"
+
+
+def test_all_are_small_together():
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 1_500_000
+
+
+@pytest.mark.parametrize("name", examples())
+def test_each_is_a_network_of_cifar10_that_has_learnt(name):
+    labels = {}
+    for part, rows in (("test", 10_000), ("validation", 5_000)):
+        said = example(name, part)
+        assert said.array.shape == (rows, 10)
+        assert said.array.dtype == np.float16
+        assert np.bincount(said.labels).tolist() == [rows // 10] * 10
+        assert 0.92 < float(metrics.accuracy(said.array, said.labels)) < 0.95
+        labels[part] = said.labels
+        assert (example(PLAIN, part).labels == said.labels).all()
+    assert "airplane" in said.class_names
+
+
+def test_cross_entropy_is_the_overconfident_one():
+    ece = {
+        name: float(metrics.ece(example(name).array, example(name).labels)) for name in examples()
+    }
+    assert 0.025 < ece[PLAIN] < 0.04
+    assert ece[f"{PLAIN}-mac_cal"] < 0.7 * ece[PLAIN]
+
+
+def test_they_stand_for_files():
+    said, other = (
+        Predictions.read(f"example:{PLAIN}"),
+        Predictions.read(f"example:{PLAIN}/validation"),
+    )
+    assert (said.array == example(PLAIN).array).all()
+    assert len(other) == 5_000
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("example:cifar11", "cifar10-resnet18"),
+        (f"example:{PLAIN}/train", "validation, found 'train'"),
+    ],
+)
+def test_mistakes_are_explained(text, says):
+    with pytest.raises(InputError, match=says):
+        Predictions.read(text)
+
+
+def test_evaluate_takes_one_by_name():
+    done = runner.invoke(app, ["evaluate", "--example", PLAIN, "-m", "ece", "--no-intervals"])
+    assert done.exit_code == 0, done.output
+    assert "0.03" in done.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["a.npz", "--example", PLAIN]])
+def test_evaluate_wants_a_file_or_an_example(arguments):
+    done = runner.invoke(app, ["evaluate", *arguments])
+    assert done.exit_code == 2
+    assert "--example NAME" in done.output
