@@ -51,12 +51,14 @@ def markdown(table: Table) -> str:
     for block in table.blocks:
         lines += [f"**{_piped(block.name)}**", ""]
         heads = [table.down, *_headings(table)]
-        lines.append(f"| {' | '.join(_piped(head) for head in heads)} |")
-        lines.append(f"|---|{'---:|' * (len(heads) - 1)}")
-        for name, entries in block.rows:
+        if block.shown:
+            lines.append(f"| {' | '.join(_piped(head) for head in heads)} |")
+            lines.append(f"|---|{'---:|' * (len(heads) - 1)}")
+        for name, entries in block.shown:
             cells = [_piped(name), *_cells(table, entries, shown)]
             lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
+        lines += ["", block.waiting] if block.waiting and block.shown else [block.waiting]
+        lines += [""] if block.waiting else []
     return "\n".join([*lines, _legend(table), ""])
 
 
@@ -82,7 +84,7 @@ def latex(table: Table) -> str:
     for block in table.blocks:
         title = rf"\multicolumn{{{len(heads)}}}{{l}}{{\textbf{{{escape_latex(block.name)}}}}} \\"
         lines += [r"\midrule", title]
-        for name, entries in block.rows:
+        for name, entries in block.shown:
             cells = [escape_latex(name), *_cells(table, entries, shown, escape_latex)]
             lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
@@ -109,13 +111,14 @@ def html(table: Table) -> str:
             f'<tr><th scope="row">{escape(name)}</th>'
             + "".join(f"<td>{cell}</td>" for cell in _cells(table, entries, shown, escape))
             + "</tr>\n"
-            for name, entries in block.rows
+            for name, entries in block.shown
         )
+        waiting = f'<p class="legend-line">{escape(block.waiting)}</p>' if block.waiting else ""
         caption = f"<caption>{escape(block.name)}</caption>"
         parts.append(
             f'<div class="scroll"><table class="bench">{caption}'
             f'<thead><tr><th scope="col">{table.down}</th>{heads}</tr></thead>\n'
-            f"<tbody>\n{rows}</tbody></table></div>"
+            f"<tbody>\n{rows}</tbody></table></div>{waiting}"
         )
     return "\n".join([*parts, f'<p class="legend-line">{escape(_legend(table))}</p>'])
 

@@ -64,6 +64,17 @@ class Block:
     name: str
     rows: tuple[tuple[str, tuple[Entry, ...]], ...]
 
+    @property
+    def shown(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
+        """The rows that have a figure, ours or published."""
+        return tuple((name, entries) for name, entries in self.rows if _has_any(entries))
+
+    @property
+    def waiting(self) -> str:
+        """In words, the rows that have none."""
+        names = [name for name, entries in self.rows if not _has_any(entries)]
+        return f"Not run yet: {', '.join(names)}." if names else ""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -202,6 +213,10 @@ def _by_calibrator(
             for one in after:
                 rows.setdefault(cell, {}).setdefault(one, []).append(entries[one])
     return _assembled(found, [(metric, "none") for metric in metrics], rows)
+
+
+def _has_any(entries: Sequence[Entry]) -> bool:
+    return any(one.mean is not None or one.published is not None for one in entries)
 
 
 def _assembled(
