@@ -46,18 +46,6 @@ LINES = ROOT / "benchmarks" / ".mutation-losses.jsonl"
 # Why no test can tell a change: file, words of its line, the change, the reason. Kept by hand.
 EQUIVALENT = [
     (
-        "losses/brier.py",
-        "return probs - rows.soft",
-        "return probs - rows.soft → return -(probs - rows.soft)",
-        "gaps are squared",
-    ),
-    (
-        "losses/brier.py",
-        "return probs.scatter_add",
-        "return probs.scatter_add(1,… → return -probs.scatter_add(1,…",
-        "gaps are squared",
-    ),
-    (
         "losses/dual_focal.py",
         "torch.where(rises, steps, -1)",
         "-1 → -2",
@@ -65,9 +53,15 @@ EQUIVALENT = [
     ),
     (
         "losses/acls.py",
-        "confidence = rows.log_probs.detach()",
-        "rows.log_probs.detach().max → rows.log_probs.max",
+        "confidence = rows.top[0].detach()",
+        "rows.top[0].detach() → rows.top[0]",
         "only an indicator is made of it, which has no gradient",
+    ),
+    (
+        "losses/acls.py",
+        "confidence = rows.top[0].detach()",
+        "rows.top[0].detach().exp() → rows.top[0].detach()",
+        "only its order counts, which the logarithm keeps",
     ),
 ]
 
