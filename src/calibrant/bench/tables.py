@@ -177,7 +177,9 @@ def _by_method(
     kept = [
         (metric, calibrator)
         for metric, calibrator in asked
-        if calibrator == "none" or values[metric, calibrator] != _same(values, metric)
+        for before in [_same(values, metric)]
+        if calibrator == "none"
+        or (any(values[metric, calibrator].values()) and values[metric, calibrator] != before)
     ]
     baseline = _baseline(found.suite, "method", names)
     rows: dict[Cell, dict[str, list[Entry]]] = {}
