@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write what was measured here, or add it")
     parser.add_argument("--report", type=Path, nargs="+", help="print tables of such files")
     parser.add_argument("--write", type=Path, help="and write them here")
+    parser.add_argument("--note", default="", help="what a reader of the report must know")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--devices", nargs="+", default=["cpu", "cuda"])
     parser.add_argument("--only", nargs="+", default=NAMES, metavar="LOSS")
@@ -58,7 +59,8 @@ def main() -> None:
         text = report(merged([json.loads(path.read_text()) for path in given.report]))
         print(text)
         if given.write:
-            given.write.write_text(HEAD + text + "\n", encoding="utf-8")
+            note = f"{given.note}\n\n" if given.note else ""
+            given.write.write_text(HEAD + note + text + "\n", encoding="utf-8")
         return
     for device in given.devices:
         if device == "cuda" and not torch.cuda.is_available():

@@ -172,11 +172,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("build/training.json"))
     parser.add_argument("--report", type=Path, nargs="+")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--note", default="", help="what a reader of the report must know")
     given = parser.parse_args()
     if not given.report:
         measure(given)
         return
-    text = report(given.report)
+    text = report(given.report) + (f"\n{given.note}\n" if given.note else "")
     if given.write:
         given.write.write_text(text, encoding="utf-8")
     print(text)
