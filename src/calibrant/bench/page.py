@@ -19,7 +19,7 @@ from calibrant.bench.cells import Results, results
 from calibrant.bench.claims import Claim, judge, read
 from calibrant.bench.tables import table
 from calibrant.functional.errors import InputError
-from calibrant.report.page import asset, digest
+from calibrant.report.page import asset, digest, put
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,14 +51,7 @@ def report(
     if target.is_dir():
         raise InputError(f"{target} is a folder; give a file name, such as {target / 'bench.html'}")
     text = render(suite, frame, pictures=pictures, claims=claims)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    return put(text, target)
 
 
 def render(

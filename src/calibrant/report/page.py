@@ -181,6 +181,11 @@ def write(
         predictions=predictions,
         others=others,
     )
+    return put(text, target)
+
+
+def put(text: str, target: Path) -> Path:
+    """Write a page, whole or not at all; folders on the way are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
