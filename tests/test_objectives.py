@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -360,3 +361,49 @@ def test_streamed_gradients_are_the_whole_ones(name, monkeypatch):
     assert len(problem._blocks) > 1
     assert again == pytest.approx(value, rel=1e-12)
     assert streamed == pytest.approx(slope, rel=1e-9, abs=1e-12)
+
+
+def nearly_certain(rows=400, classes=10, right=0.965, seed=0):
+    """A network that is nearly always right and rather sure, as after training on digits."""
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (rows,), generator=draw)
+    shown = torch.where(
+        torch.rand(rows, generator=draw) < right,
+        labels,
+        torch.randint(classes, (rows,), generator=draw),
+    )
+    logits = torch.randn(rows, classes, generator=draw)
+    logits[torch.arange(rows), shown] += 4.0 + 4.0 * torch.rand(rows, generator=draw)
+    return logits, labels
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_soft_binned_error_is_not_lowered_at_the_cost_of_likelihood(seed):
+    # Its least value lies where every row is certain, right or wrong.
+    logits, labels = nearly_certain(seed=seed)
+    objective = get_objective("sb_ece")
+    problem = temperature_problem(logits.double(), labels)
+    grid = np.linspace(np.log(0.01), np.log(100.0), 400)
+    values = [problem.loss(np.array([at]), objective.loss) for at in grid]
+    found = get("temperature", objective="sb_ece").fit(logits, labels)
+    here = problem.loss(np.log([float(found.temperature_)]), objective.loss)
+    fair = [
+        value
+        for at, value in zip(grid, values, strict=True)
+        if cross_entropy(logits.double() / np.exp(at), labels)
+        <= 1.01 * cross_entropy(logits.double(), labels)
+    ]
+    assert min(values) < min(fair) - 1e-3
+    assert found.summary_["nll_after"] <= 1.01 * found.summary_["nll_before"] + 1e-6
+    assert here <= min(fair) + 1e-4
+
+
+def test_a_fit_that_costs_likelihood_says_so():
+    logits, labels = nearly_certain()
+    with pytest.warns(UserWarning, match="raised the negative log-likelihood of the rows"):
+        get("temperature", objective="label_smoothing", objective_options={"smoothing": 0.9}).fit(
+            logits, labels
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        get("temperature").fit(logits, labels)

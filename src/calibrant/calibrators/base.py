@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -20,6 +21,7 @@ C = TypeVar("C", bound="Calibrator")
 
 FLOOR = 1e-12  # of probabilities given in place of logits
 MOST_CLASSES = 2000  # for methods with K² parameters
+COSTLY = 1.01  # a fit that multiplies the loss of its own rows by more than this says so
 _BLOCK = 1 << 19
 
 
@@ -67,6 +69,13 @@ class Calibrator(nn.Module):
             "accuracy_before": float(accuracy),
             **self._after(scores, labels),
         }
+        before, after = self.summary_["nll_before"], self.summary_["nll_after"]
+        if after > COSTLY * before:
+            warnings.warn(
+                f"{self.name} raised the negative log-likelihood of the rows it was fitted on from "
+                f"{before:.4g} to {after:.4g}: by that measure its probabilities are worse",
+                stacklevel=2,
+            )
         return self
 
     def fit_loader(self: C, model: Callable[..., Any], loader: Iterable[Any], **how: Any) -> C:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
+from calibrant.calibrators.base import COSTLY
 from calibrant.calibrators.descent import LOG_BOUNDS, Problem, Vector
 from calibrant.calibrators.objectives import Objective
 from calibrant.calibrators.partition import Partition, TemperedProblem
@@ -101,7 +102,8 @@ def _minimum(problem: Problem, objective: Objective) -> float:
 
     # A soft-binned error has many dips, about as wide as its bins are.
     size = 4 * (_COARSE - 1) + 1 if objective.name == "sb_ece" else _COARSE
-    grid = np.linspace(*LOG_BOUNDS, size)
+    bounds = _fair(problem) if objective.name == "sb_ece" else LOG_BOUNDS
+    grid = np.linspace(*bounds, size)
     values = np.array([value(at) for at in grid])
     padded = np.concatenate(([math.inf], values, [math.inf]))
     dips = [i for i in range(size) if padded[i + 1] <= min(padded[i], padded[i + 2])]
@@ -115,6 +117,27 @@ def _minimum(problem: Problem, objective: Objective) -> float:
             near = minimize_scalar(value, bounds=(left, right), method="bounded").x
         found.append((value(near), float(near)))
     return min(found, key=lambda pair: (pair[0], abs(pair[1])))[1]
+
+
+def _fair(problem: Problem) -> tuple[float, float]:
+    """Where ln T does not cost the fit's own rows likelihood, or hardly any.
+
+    A soft-binned error is small where every row is certain, whatever the labels: without this
+    a network that is nearly always right would get T near 0. The loss is convex in 1/T, so
+    these T are one interval, and 1 is in it.
+    """
+    from scipy.optimize import brentq
+
+    def excess(at: float) -> float:
+        return problem.loss(np.array([at]), lambda rows: -rows.log_true.mean()) - most
+
+    most = 0.0
+    most = COSTLY * excess(0.0)
+    low, high = (
+        end if excess(end) <= 0 else float(brentq(excess, min(end, 0.0), max(end, 0.0), xtol=1e-6))
+        for end in LOG_BOUNDS
+    )
+    return low, high
 
 
 def _root(problem: Problem, objective: Objective) -> float:
