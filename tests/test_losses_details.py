@@ -1,0 +1,171 @@
+"""Corners of the losses that a change to their code showed no other test to look at."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from calibrant import losses
+from calibrant.functional.errors import InputError
+from calibrant.losses import acls, compose, cross_entropy, focal
+
+K = 4
+
+
+def batch(rows=6, classes=K, *, shape=(), seed=0, scale=1.0):
+    draw = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(rows, classes, *shape, generator=draw, dtype=torch.float64)
+    return logits, torch.randint(classes, (rows, *shape), generator=draw)
+
+
+class TestComposed:
+    @pytest.mark.parametrize(
+        "names", [("mdca",), ("mdca", "confidence_penalty"), ("mdca", "mbls", "acls")]
+    )
+    def test_what_is_added_is_the_sum_less_the_primary(self, names):
+        z, y = batch(scale=12.0)
+        betas = (0.7, 2.0, 3.0)[: len(names)]
+        whole = compose(
+            losses.CrossEntropy(),
+            *((beta, losses.make(name)) for beta, name in zip(betas, names, strict=True)),
+        )
+        by_hand = sum(
+            beta * losses.make(name)(z, y) for beta, name in zip(betas, names, strict=True)
+        )
+        assert whole.added(z, y).item() == pytest.approx(by_hand.item(), rel=1e-12)
+        assert whole(z, y).item() == pytest.approx((cross_entropy(z, y) + by_hand).item())
+
+    def test_options_are_shown_and_buffers_are_not(self):
+        text = repr(losses.get("focal", gamma=2.5, weight=torch.ones(K)))
+        assert "gamma=2.5" in text
+        assert "reduction='mean'" in text
+        for word in ("weight", "training", "_parameters"):
+            assert f"{word}=" not in text.replace("detach_weight=", "")
+
+
+class TestText:
+    def test_class_weights_reach_the_primary_of_a_text(self):
+        z, y = batch()
+        weight = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
+        found = losses.get("focal(gamma=2)+0.5*mdca", weight=weight)(z, y)
+        wanted = focal(z, y, gamma=2.0, weight=weight) + 0.5 * losses.mdca(z, y)
+        assert found.item() == pytest.approx(wanted.item(), rel=1e-12)
+
+    def test_signs_within_parentheses_part_nothing(self):
+        assert losses.parse("focal(gamma=+2.0)+mdca").primary.gamma == 2.0
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("focal+brier", "brier is a primary loss and cannot be added"),
+            ("focal(**{'gamma': 2.0})", "focal"),
+            ("nothing", "nothing"),
+            ("0.5*focal", "takes no weight"),
+        ],
+    )
+    def test_mistakes_are_told_apart(self, text, says):
+        with pytest.raises(InputError, match=says):
+            losses.parse(text)
+
+
+class TestWeights:
+    @pytest.mark.parametrize(
+        "name", [n for n in losses.available() if losses.make(n, num_samples=9).kind == "primary"]
+    )
+    def test_dense_logits_take_one_weight_a_class(self, name):
+        z, y = batch(3, shape=(2, 5))
+        weight = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
+        flat = z.movedim(1, -1).reshape(-1, K), y.reshape(-1)
+        kind = type(losses.make(name))
+        if name == "r_aurc":
+            pytest.skip("ranks the rows of a batch: pixels and rows alike")
+        found, wanted = kind(weight=weight)(z, y), kind(weight=weight)(*flat)
+        assert found.item() == pytest.approx(wanted.item(), rel=1e-10)
+        soft = torch.softmax(batch(3, shape=(2, 5), seed=1)[0], 1)
+        found = kind(weight=weight)(z, soft)
+        wanted = kind(weight=weight)(flat[0], soft.movedim(1, -1).reshape(-1, K))
+        assert found.item() == pytest.approx(wanted.item(), rel=1e-10)
+
+    def test_weights_that_sum_to_less_than_one_are_divided_by(self):
+        z, y = batch()
+        small = torch.full((K,), 1e-3, dtype=torch.float64)
+        assert focal(z, y, weight=small).item() == pytest.approx(focal(z, y).item(), rel=1e-9)
+
+
+class TestFocal:
+    def test_the_weight_is_differentiated_unless_it_is_said_not_to_be(self):
+        z, y = batch()
+        z.requires_grad_()
+        p = torch.softmax(z, 1).gather(1, y[:, None]).squeeze(1)
+        (wanted,) = torch.autograd.grad(-((1 - p) ** 3 * p.log()).mean(), z)
+        (found,) = torch.autograd.grad(focal(z, y), z)
+        torch.testing.assert_close(found, wanted)
+
+
+class TestLabelSmoothing:
+    def test_all_of_it_is_the_uniform_label(self):
+        z, y = batch()
+        wanted = -torch.log_softmax(z, 1).mean()
+        assert losses.LabelSmoothing(smoothing=1.0)(z, y).item() == pytest.approx(wanted.item())
+
+
+class TestInverseFocal:
+    def test_no_word_while_it_is_compiled(self, monkeypatch):
+        z, y = batch()
+        with pytest.warns(UserWarning, match="rises"):
+            losses.inverse_focal(z, y, gamma=6.0)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            losses.inverse_focal(z, y, gamma=6.0)
+
+
+def acls_by_hand(z, margin, lambda1, lambda2, form, condition):
+    """(acls eq. 13 and its ablations) of every row, in loops."""
+
+    def penalty(gap):
+        kept = max(gap - margin, 0.0) if condition == "margin" else gap - margin
+        return kept**2
+
+    values = []
+    for row in z.tolist():
+        top = max(row)
+        others = [penalty(top - one) for k, one in enumerate(row) if k != row.index(top)]
+        far = top - min(row) if form == "paper" else top
+        far = max(far, 0.0) if form != "paper" and condition == "margin" else far
+        values.append(lambda1 * penalty(far) + lambda2 * sum(others) / len(others))
+    return sum(values) / len(values)
+
+
+class TestAcls:
+    @pytest.mark.parametrize("form", ["paper", "authors"])
+    @pytest.mark.parametrize("condition", ["margin", "none"])
+    @pytest.mark.parametrize("shift", [0.0, -9.0])
+    def test_gaps_below_the_margin_and_logits_below_zero(self, form, condition, shift):
+        # Without the margin's condition a gap below it counts, and the largest penalty
+        # need not be that of the largest gap.
+        z, y = batch()
+        found = acls(z + shift, y, margin=4.0, form=form, condition=condition)
+        wanted = acls_by_hand(z + shift, 4.0, 0.1, 0.01, form, condition)
+        assert found.item() == pytest.approx(wanted, rel=1e-10)
+
+    def test_ranking_sees_its_own_batch(self):
+        assert losses.make("acls", condition="ranking", num_samples=9).local_batch
+        assert not losses.make("acls").local_batch
+
+    @pytest.mark.parametrize("given", ["right", "seen"])
+    def test_ranking_needs_both_counts(self, given):
+        z, y = batch()
+        with pytest.raises(InputError, match="needs right= and seen="):
+            acls(z, y, condition="ranking", **{given: torch.ones(len(y))})
+
+    def test_rows_of_one_confidence_are_not_misranked(self):
+        z, y = batch(2)
+        z[1] = z[0].flip(0)  # as confident
+        seen = torch.tensor([4.0, 4.0], dtype=torch.float64)
+        for right in ([1.0, 3.0], [3.0, 1.0]):
+            counts = torch.tensor(right, dtype=torch.float64)
+            found = acls(z, y, margin=0.0, condition="ranking", right=counts, seen=seen)
+            assert found.item() == 0.0
