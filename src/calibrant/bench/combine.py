@@ -87,7 +87,7 @@ def combinations(view: ValidationRows) -> dict[str, list[Combination]]:
     """Every combination there are validation figures of, by protocol (canonical JSON)."""
     frame = view.frame
     frame = frame[frame["metric"].isin(FIGURES) & ~frame["calibrator"].str.contains(":tried")]
-    right = frame["part"].eq(CROSSFIT) | frame["calibrator"].map(_is_fair)
+    right = frame["part"].eq(CROSSFIT) | frame["calibrator"].map(_is_fair).astype(bool)
     table = frame[right].pivot_table(
         index=["config", "calibrator", "key", "seed"], columns="metric", values="value"
     )
