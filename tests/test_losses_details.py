@@ -169,3 +169,42 @@ class TestAcls:
             counts = torch.tensor(right, dtype=torch.float64)
             found = acls(z, y, margin=0.0, condition="ranking", right=counts, seen=seen)
             assert found.item() == 0.0
+
+
+class TestHistory:
+    def test_a_training_set_of_one_sample_has_one(self):
+        loss = losses.make("crl", num_samples=1)
+        z, y = batch(1)
+        assert torch.isfinite(loss(z.float(), y, index=torch.zeros(1, dtype=torch.int64)))
+
+    def test_dense_logits_have_no_history(self):
+        loss = losses.make("crl", num_samples=6)
+        z, y = batch(shape=(2, 3))
+        with pytest.raises(InputError, match=r"one prediction a sample.*\(6, 4, 2, 3\)"):
+            loss.history.places(z, torch.arange(6))
+        with pytest.raises(InputError):
+            loss(z, y, index=torch.arange(6))
+
+
+def test_the_margin_of_two_classes_is_that_of_both():
+    z, y = batch(8, 2)
+    found = losses.r_aurc(z, y, csf="margin")
+    by_hand = losses.r_aurc(z, y, csf=lambda logs: (logs[:, 0].exp() - logs[:, 1].exp()).abs())
+    assert found.item() == pytest.approx(by_hand.item(), rel=1e-12)
+
+
+def test_rows_that_are_ignored_may_say_anything():
+    z, y = batch(8)
+    y[3] = -100
+    kept = torch.arange(8) != 3
+    for name in ("kde_ece", "mmce", "mdca", "sb_ece", "acls", "cpc"):
+        loss = losses.make(name, **({"bandwidth": 0.1} if name == "kde_ece" else {}))
+        wanted = loss(z[kept], y[kept])
+        for odd in (1e4, float("nan")):
+            other = z.clone()
+            other[3, 1] = odd
+            other.requires_grad_()
+            found = loss(other, y)
+            assert found.item() == pytest.approx(wanted.item(), rel=1e-9), (name, odd)
+            found.backward()
+            assert torch.isfinite(other.grad[kept]).all(), (name, odd)
