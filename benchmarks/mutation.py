@@ -29,6 +29,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from mutation_equal import EQUIVALENT
 from mutation_runs import (
     ROOT,
     SLACK,
@@ -44,26 +45,6 @@ from mutation_runs import (
 
 LINES = ROOT / "benchmarks" / ".mutation-losses.jsonl"
 # Why no test can tell a change: file, words of its line, the change, the reason. Kept by hand.
-EQUIVALENT = [
-    (
-        "losses/dual_focal.py",
-        "torch.where(rises, steps, -1)",
-        "-1 → -2",
-        "a mark of nothing found: any number below 0 serves",
-    ),
-    (
-        "losses/acls.py",
-        "confidence = rows.top[0].detach()",
-        "rows.top[0].detach() → rows.top[0]",
-        "only an indicator is made of it, which has no gradient",
-    ),
-    (
-        "losses/acls.py",
-        "confidence = rows.top[0].detach()",
-        "rows.top[0].detach().exp() → rows.top[0].detach()",
-        "only its order counts, which the logarithm keeps",
-    ),
-]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

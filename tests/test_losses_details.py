@@ -208,3 +208,28 @@ def test_rows_that_are_ignored_may_say_anything():
             assert found.item() == pytest.approx(wanted.item(), rel=1e-9), (name, odd)
             found.backward()
             assert torch.isfinite(other.grad[kept]).all(), (name, odd)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        (float("inf"), losses.MDCA()),
+        (float("nan"), losses.MDCA()),
+        ("1", losses.MDCA()),
+        (1.0, losses.MDCA(), 2.0),
+        (1.0, torch.nn.Identity()),
+        [1.0, losses.MDCA()],
+    ],
+)
+def test_what_is_added_is_a_finite_number_and_a_loss(term):
+    with pytest.raises(InputError):
+        compose(losses.CrossEntropy(), term)
+
+
+def test_reductions_are_means_unless_said():
+    z, y = batch()
+    for name in losses.available():
+        loss = losses.make(name, **({"num_samples": 6} if name == "crl" else {}))
+        assert loss.reduction == "mean", name
+    with pytest.raises(InputError, match="reduction is mean or sum"):
+        losses.mdca(z, y, reduction="product")
