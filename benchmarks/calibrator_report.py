@@ -45,8 +45,11 @@ HONESTY = (
     "changes were made on calibration halves alone, those of seeds 10 to 14; but halves of other "
     "seeds are halves of the same rows, so no split of the real sets is fresh any more. Defaults "
     "of isotonic, histogram, and class and parameterized temperatures were set while the earlier "
-    "tables were at hand. The families `sisters` and `priors` were "
-    "never run before this table: they are the only clean test here."
+    "tables were at hand."
+)
+CLEAN = (
+    "The families `sisters` and `priors` were never run before this table: they are the only "
+    "clean test here."
 )
 
 
@@ -58,7 +61,9 @@ def quality_report(lines: Mapping[Key, Line]) -> str:
         "Written by `make bench-calibrators` (`benchmarks/calibrators.py quality`).",
         "\n".join(f"- {line}" for line in provenance(results)),
         METHOD,
-        HONESTY,
+        f"{HONESTY} {CLEAN}"
+        if results.made_up
+        else f"{HONESTY} The synthetic sets are yet to run.",
     ]
     if results.real:
         parts += ["## Targets", targets(count(results, results.real))]
