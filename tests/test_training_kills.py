@@ -144,3 +144,21 @@ def test_what_a_kill_left_behind_is_cleared(splits, whole, tmp_path):
     run = train(CONFIG, tmp_path / "run", data=splits)
     assert digest(run) == digest(whole)
     assert not list(held.glob(".*"))
+
+
+def test_a_kill_after_the_last_checkpoint_leaves_no_third(splits, whole, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(folder):
+        if (folder / "epoch-000010.json").exists():
+            raise Killed
+        tidy(folder)
+
+    tidy = checkpoint.tidy
+    monkeypatch.setattr(checkpoint, "tidy", killed)
+    with pytest.raises(Killed):
+        train(CONFIG, tmp_path / "run", data=splits)
+    monkeypatch.undo()
+    assert (tmp_path / "run/checkpoint/epoch-000008.safetensors").exists()
+    assert digest(train(CONFIG, tmp_path / "run", data=splits)) == digest(whole)

@@ -40,7 +40,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def save(folder: Path, epoch: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write the checkpoint after an epoch, then drop those no longer needed."""
+    """Write the checkpoint after an epoch, then tidy up."""
     from safetensors.torch import save as to_bytes
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,8 +49,13 @@ def save(folder: Path, epoch: int, tensors: dict[str, Tensor], facts: dict[str, 
     write_whole(base.with_suffix(".safetensors"), content)
     told = {"epoch": epoch, "sha256": hashlib.sha256(content).hexdigest(), **facts}
     write_whole(base.with_suffix(".json"), json.dumps(told).encode())
+    tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Drop checkpoints no longer needed and whatever a kill left; only once the last is whole."""
     kept = {f"epoch-{one:06d}" for one in _epochs(folder)[-KEPT:]}
-    # The JSON first: no half is left valid. And whatever a kill left behind goes too.
+    # The JSON first: no half is left valid.
     for path in sorted(folder.glob("epoch-*.json")) + sorted(folder.glob("epoch-*.safetensors")):
         if path.stem not in kept:
             path.unlink(missing_ok=True)

@@ -93,6 +93,8 @@ class Training:
             self._epoch()
             if job.epoch % config.checkpoint_every == 0 or job.epoch == config.epochs:
                 self._save()
+        if job.fabric.is_global_zero:  # a kill may have come between the last one and the tidying
+            checkpoint.tidy(self.run.folder / "checkpoint")
         self._choose()
         extra = job.recipe.finish(job)
         job.fabric.barrier()
@@ -192,6 +194,8 @@ class Training:
         weights = {name: one.cpu().contiguous() for name, one in self._weights().items()}
         checkpoint.write_whole(folder / "weights.safetensors", save(weights))
         (folder / "predictions").mkdir(exist_ok=True)
+        for half in (folder / "predictions").glob(".*.tmp"):  # of a run that was killed here
+            half.unlink()
         figures: dict[str, float] = {}
         for part in PARTS:
             data = getattr(job, part)
