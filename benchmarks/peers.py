@@ -39,6 +39,13 @@ PEERS = (
         ("probmetrics", "numba", "betacal", "venn-abers", "cir-model", "splinecalib"),
         "with numba and the packages some of its calibrators need, declared under its `extra`",
     ),
+    # Its own metadata asks for Python 3.12; it runs on 3.11.
+    Peer(
+        "dirichletcal",
+        "dirichletcal",
+        ("--ignore-requires-python", "dirichletcal"),
+        "measured through probmetrics' `dircal`",
+    ),
     Peer("uncertainty-calibration", "calibration", ("uncertainty-calibration",)),
     # Its own `cpu` extra: without it the package has no lightning and no torchvision.
     # Last, because a torchvision that does not match PyTorch stops others from importing.
