@@ -103,6 +103,9 @@ def against_peers(lines: Sequence[Line], ours: Line, temperature_lead: float) ->
     said = verdict(ahead(ratio, wanted), known, ours["busy"])
     if known and not equal:
         said = "met: no peer reaches its NLL"
+    tried = any(x["peer"] and (x["kind"], x["size"]) == (kind, size) for x in lines)
+    if tried and not every and ours["seconds"]:
+        said = "met: no peer finishes"
     return (
         text,
         f"{shown(ratio, '.1f', 'x')} ({name})",
