@@ -91,7 +91,8 @@ def measure(device: torch.device, given: argparse.Namespace) -> dict:
         save()
     if "step" in given.parts:
         networks = given.step or (["resnet18", "resnet50"] if cuda else [])
-        for setting in given.settings:
+        settings = [one for one in given.settings if cuda or "graph" not in one]
+        for setting in settings:
             for network in networks:
 
                 def keep(part: dict, key: str = f"{network}/{setting}") -> None:

@@ -18,11 +18,15 @@ from torch.nn import functional as F
 from calibrant import losses, models
 
 # What is compiled: nothing; the loss; the network and the loss, each a graph of its own, as
-# `compile: true` does in training. Cross-entropy is torch's own, compiled only in the last.
+# `compile: true` does in training. Cross-entropy is torch's own, compiled only in the third. In
+# the last two the whole step is one CUDA graph, replayed: the host starts it and no kernel, so
+# what is measured is the card's time, however busy the host.
 SETTINGS = {
     "eager": "network and loss eager",
     "loss": "network eager, loss compiled",
     "compiled": "network and loss compiled",
+    "graph": "network and loss eager, one CUDA graph",
+    "loss_graph": "network eager, loss compiled, one CUDA graph",
 }
 STEPS = 20  # in a block
 LEAD_IN = 3  # steps before a block's time is taken
@@ -62,6 +66,12 @@ class Stepper:
 
     def __init__(self, network: str, setting: str, device: torch.device, batch: int) -> None:
         self.device = device
+        self._graphs: dict[Callable, torch.cuda.CUDAGraph] | None = None
+        self._pool = None
+        if "graph" in setting:
+            if device.type != "cuda":
+                raise ValueError(f"setting {setting!r} needs a CUDA device, not {device}")
+            self._graphs, self._pool = {}, torch.cuda.graph_pool_handle()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         net = models.build(network, 100).to(device, memory_format=torch.channels_last)
@@ -76,6 +86,27 @@ class Stepper:
 
     def step(self, loss: Callable) -> None:
         """Forward, backward, and the optimizer's."""
+        if self._graphs is None:
+            return self._step(loss)
+        if loss not in self._graphs:
+            self._graphs[loss] = self._capture(loss)
+        return self._graphs[loss].replay()
+
+    def _capture(self, loss: Callable) -> torch.cuda.CUDAGraph:
+        """The step as a graph; all share their memory, since no two run at once."""
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(LEAD_IN):  # what is chosen or built at first is chosen now
+                self._step(loss)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._step(loss)
+        return graph
+
+    def _step(self, loss: Callable) -> None:
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             logits = self.net(self.images)
         self.optimizer.zero_grad(set_to_none=True)
@@ -123,7 +154,7 @@ def whole_steps(
     calls: dict[str, Callable] = {}
     for name in names:
         call = caller(trainable(name, batch).to(device), batch, device)
-        call = call if setting == "eager" else compiled(name, call, batch)
+        call = call if setting in ("eager", "graph") else compiled(name, call, batch)
         try:
             stepper.step(call)
             stepper.step(call)

@@ -43,6 +43,23 @@ def test_parts_of_two_runs_make_one_report(tmp_path):
         assert told in printed
 
 
+def test_a_step_as_a_graph():
+    import losses_steps
+
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="'graph' needs a CUDA device, not cpu"):
+            losses_steps.Stepper("lenet5", "graph", torch.device("cpu"), 4)
+        return
+    cuda = torch.device("cuda")
+    stepper = losses_steps.Stepper("lenet5", "graph", cuda, 4)
+    loss = torch.nn.functional.cross_entropy
+    stepper.step(loss)
+    before = [one.clone() for one in stepper.net.parameters()]
+    stepper.step(loss)  # a replay trains too
+    after = list(stepper.net.parameters())
+    assert any(not torch.equal(one, two) for one, two in zip(before, after, strict=True))
+
+
 def test_a_loss_that_fails_stops_no_other(monkeypatch):
     import losses_steps
 
