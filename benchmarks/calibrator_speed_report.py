@@ -103,15 +103,16 @@ def against_peers(lines: Sequence[Line], ours: Line, temperature_lead: float) ->
     said = verdict(ahead(ratio, wanted), known, ours["busy"])
     if known and not equal:
         said = "met: no peer reaches its NLL"
+    said_of_any = verdict(ahead(any_ratio, wanted), known, ours["busy"])
     tried = any(x["peer"] and (x["kind"], x["size"]) == (kind, size) for x in lines)
     if tried and not every and ours["seconds"]:
-        said = "met: no peer finishes"
+        said = said_of_any = "met: no peer finishes"
     return (
         text,
         f"{shown(ratio, '.1f', 'x')} ({name})",
         said,
         f"{shown(any_ratio, '.1f', 'x')} ({any_name})",
-        verdict(ahead(any_ratio, wanted), known, ours["busy"]),
+        said_of_any,
     )
 
 

@@ -44,7 +44,6 @@ from mutation_runs import (
 )
 
 LINES = ROOT / "benchmarks" / ".mutation-losses.jsonl"
-# Why no test can tell a change: file, words of its line, the change, the reason. Kept by hand.
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Changes that compute the same as the original: file, words of the line, change, reason."""
+"""Changes that no test can tell: file, words of the line, change, reason. Kept by hand."""
 
 EQUIVALENT = [
     (

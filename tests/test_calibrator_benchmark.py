@@ -324,3 +324,27 @@ def test_runs_are_resumed_cut_off_and_recorded(tmp_path):
     assert done.returncode == 0, done.stderr
     found = [json.loads(text)["failure"] for text in lines.read_text().splitlines()[4:]]
     assert found == ["cut off after 0 s", "not tried: cut off on split 0"]
+
+
+def test_a_peer_that_would_end_the_process_is_named_and_not_run(monkeypatch):
+    import calibrator_speed as speed
+    from calibrator_contestants import OURS, Entry
+    from calibrator_speed_report import targets
+
+    def never(logits, labels):
+        raise AssertionError("it was run")
+
+    def ours(logits, labels):
+        return lambda rows: np.full(rows.shape, 1 / rows.shape[1])
+
+    entries = [Entry(OURS, "dirichlet", ours), Entry("probmetrics", "dircal", never)]
+    monkeypatch.setattr(speed, "line_up", lambda kind, only: entries)
+    monkeypatch.setitem(speed.MOST_CLASSES, "probmetrics dircal", 3)
+    made = speed.make_input(40, 4)
+    plan = speed.Plan(rounds=1)
+    mine, theirs = speed.race_kind("dirichlet", made, made, plan, None)
+    assert mine["seconds"]
+    assert not mine["failure"]
+    assert theirs["failure"] == "not tried above 3 classes: it ends the process"
+    said = targets([line | {"size": "40x4"} for line in (mine, theirs)])
+    assert said.count("met: no peer finishes") == 2
