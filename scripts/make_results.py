@@ -2,8 +2,9 @@
 
     python scripts/make_results.py [results]
 
-Writes ``tables/SUITE.md``, ``.csv`` and ``.tex``, ``claims.md`` and ``claims.json``, and
-``SUITE.html``; the numbers in README.md are readme_numbers.py's.
+Writes ``tables/SUITE.md``, ``.csv`` and ``.tex`` of the suites a sixth of whose runs are whole,
+``claims.md`` and ``claims.json``, and ``SUITE.html`` with pictures; the numbers in README.md
+are readme_numbers.py's.
 """
 
 from __future__ import annotations
@@ -15,31 +16,48 @@ from pathlib import Path
 from readme_numbers import ROOT, Results
 
 from calibrant.bench.cells import results as cells
+from calibrant.bench.chapters import chapters
 from calibrant.bench.claim_writers import markdown, values
-from calibrant.bench.page import report
+from calibrant.bench.gallery import gallery
+from calibrant.bench.page import coverage, report
+from calibrant.bench.spec import distinct
+from calibrant.bench.store import Store
 from calibrant.bench.suite import available
-from calibrant.bench.tables import table
+
+FEWEST = 1 / 6  # share of a suite's runs: what others have in common with it makes no suite
+
+
+def one_header(texts: list[str]) -> str:
+    """Several CSV texts of the same columns as one, each line once."""
+    lines = [line for text in texts for line in text.splitlines()]
+    return "\n".join(dict.fromkeys(lines)) + "\n"
 
 
 def main(folder: str | None = None) -> None:
     target = Path(folder) if folder else ROOT / "results"
-    found = Results(target)
+    found, store = Results(target), Store(target / "store")
     (target / "tables").mkdir(exist_ok=True)
     own = [path.stem for path in (target / "suites").glob("*.yaml")]
     for name in dict.fromkeys([*available(), *sorted(own)]):
         suite = found.suite(name)
-        if not cells(suite, found.frame).done:
+        made = cells(suite, found.frame)
+        runs = distinct(spec for _, spec in suite.specs)
+        if sum(one.wanted <= store.done(one.key) for one in runs) < FEWEST * len(runs):
             continue
-        made = table(suite, found.frame)
+        parts = chapters(suite, found.frame, made)
+        whole = [f"# {suite.name}", suite.about, coverage(made)["line"]]
+        for one in parts:
+            whole += [f"## {one.title}", one.lead, one.table.to_markdown().strip()]
         for ending, text in (
-            ("md", f"# {suite.name}\n\n{suite.about}\n\n{made.to_markdown()}"),
-            ("csv", made.to_csv()),
-            ("tex", made.to_latex()),
+            ("md", "\n\n".join(whole) + "\n"),
+            ("csv", one_header([one.table.to_csv() for one in parts])),
+            ("tex", "\n".join(f"% {one.title}\n{one.table.to_latex()}" for one in parts)),
         ):
             path = target / "tables" / f"{name}.{ending}"
             path.write_text(text, encoding="utf-8", newline="\n")
-        report(suite, found.frame, target / f"{name}.html")
-        print(f"{name}: {len(made.blocks)} blocks")
+        drawn = gallery(suite, found.frame)
+        report(suite, found.frame, target / f"{name}.html", pictures=drawn)
+        print(f"{name}: {len(parts)} tables, {len(drawn)} pictures")
     text = f"# What the papers claim, and what our runs say\n\n{markdown(found.outcomes)}"
     (target / "claims.md").write_text(text, encoding="utf-8", newline="\n")
     plain = json.dumps(values(found.outcomes), indent=1, ensure_ascii=False)

@@ -9,7 +9,7 @@ README.md and results/README.md is made from the store in ``results/``:
 - ``value``: one figure, as ``2.05 ± 0.04``: suite, method, metric, and where they are not
   the usual ones calibrator, part, and settings such as data and model; ``what=mean`` leaves
   the error out;
-- ``table``: suite, and metrics, methods, calibrators (lists with ``;``), part, down, and the
+- ``table``: suite, and metrics, methods, calibrators, part (lists with ``;``), down, and the
   settings of the blocks to show;
 - ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
 - ``runs``: how many runs the store has results of; ``suite=`` for one suite's.
@@ -95,7 +95,7 @@ class Results:
             if name in options
         }
         whole = self.suite(suite)
-        made = table(whole, self.frame, **lists, part=part, down=down)
+        made = table(whole, self.frame, **lists, part=part.split(";"), down=down)
         found = results(whole, self.frame)
         blocks = tuple(block for block in made.blocks if _fits(found, block.cell, options))
         return f"\n{replace(made, blocks=blocks).to_markdown().strip()}\n"

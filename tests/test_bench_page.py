@@ -43,7 +43,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    suite = small(name="acls", more="published: {paper: acls, tables: [Table 3]}")
+    suite = small(
+        name="acls", more="published: {paper: acls, tables: [Table 3]}\nafter: [shift, ood]"
+    )
     text = render(suite, frame_of(suite, VALUES, seconds=31.0), pictures={"A <b>picture": SVG})
     found = Page()
     found.feed(text)

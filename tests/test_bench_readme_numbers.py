@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench_frames import frame_of, small
+from calibrant.bench.rows import make_row
+from calibrant.bench.spec import MARK
 from calibrant.bench.store import Store
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,13 @@ def root(tmp_path):
     frame = frame_of(suite, VALUES)
     for key, rows in frame.groupby("key"):
         store.add(str(key), rows.to_dict("records"))
+    for method, spec in suite.specs:
+        if method in VALUES:  # as the runner marks what is measured
+            marks = (
+                make_row(spec, part=part, metric=MARK, value=1.0, calibrator=one)
+                for part, one in spec.wanted
+            )
+            store.add(spec.key, list(marks))
     (tmp_path / "results" / "suites").mkdir()
     (tmp_path / "results" / "suites" / "small.yaml").write_text(suite.text, encoding="utf-8")
     return tmp_path

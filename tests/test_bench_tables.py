@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bench_frames import frame_of, small
+from calibrant.bench.chapters import chapters
 from calibrant.bench.figures import canonical, heading, higher_is_better, number, with_error
 from calibrant.bench.suite import Suite
 from calibrant.bench.tables import table
@@ -317,3 +318,53 @@ def test_one_spelling_of_metrics_and_calibrators():
     assert canonical("classwise_ece(binning='mass')") == "classwise_ece(binning=mass)"
     assert canonical("temperature(on=train,objective=ece)") == "temperature(objective=ece,on=train)"
     assert canonical("ece at gamma=0.9") == "ece at gamma=0.9"
+
+
+SHIFTED = {
+    "cross_entropy": [0.03, 0.04, 0.05],
+    **{
+        ("cross_entropy", "none", "ece", f"test:{kind}:{severity}"): [add + 0.1 * severity] * 3
+        for kind, add in (("fog", 0.0), ("snow", 0.02))
+        for severity in (1, 5)
+    },
+    ("cross_entropy", "none", "ood_auroc", "ood:cifar100"): [0.9, 0.91, 0.92],
+}
+
+
+def test_several_parts_stand_side_by_side_each_under_its_name():
+    suite = small()
+    made = table(suite, frame_of(suite, SHIFTED), "ece", part=["test", "test:*:1", "test:*:5"])
+    heads = [column.heading for column in made.columns]
+    assert heads == ["ECE, %, clean ↓", "ECE, %, severity 1 ↓", "ECE, %, severity 5 ↓"]
+    (block,) = made.blocks
+    ((name, entries),) = block.shown
+    assert name == "cross_entropy"
+    means = [entry.mean.mean for entry in entries]
+    assert means == pytest.approx([0.04, 0.11, 0.51])  # of the two kinds
+    rows = list(csv.DictReader(io.StringIO(made.to_csv())))
+    assert {row["part"] for row in rows} == {"test", "test:*:1", "test:*:5"}
+
+
+def test_figures_of_two_data_sets_are_found_where_test_rows_are_asked_for():
+    suite = small()
+    made = table(suite, frame_of(suite, SHIFTED), ["ece", "ood_auroc"])
+    ((_, entries),) = made.blocks[0].shown
+    assert entries[1].mean.mean == pytest.approx(0.91)
+    assert [column.part for column in made.columns] == ["test", "ood:*"]
+    assert "clean" not in made.to_markdown()
+
+
+def test_chapters_are_the_tables_there_is_something_for():
+    suite = small(more="after: [shift, ood]")
+    titles = [one.title for one in chapters(suite, frame_of(suite, SHIFTED))]
+    assert titles == [
+        "Figures of the test rows",
+        "Under corruptions",
+        "ECE by severity",
+        "Rows of another data set",
+    ]
+    plain = {"cross_entropy": SHIFTED["cross_entropy"]}
+    assert [one.title for one in chapters(suite, frame_of(suite, plain))] == titles[:1]
+    assert chapters(suite, frame_of(suite, {})) == []
+    other = small()  # the same runs, of which it asks less
+    assert [one.title for one in chapters(other, frame_of(suite, SHIFTED))] == titles[:1]

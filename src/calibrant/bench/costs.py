@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from calibrant.bench.cells import Cell, Results
+from calibrant.bench.spec import SECONDS
 from calibrant.bench.statistics import mean_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 
 def minutes_for(results: Results, places: Iterable[tuple[Cell, str]], seeds: int) -> float | None:
@@ -22,16 +27,19 @@ def minutes_for(results: Results, places: Iterable[tuple[Cell, str]], seeds: int
 
 
 def seconds_of_runs(results: Results) -> dict[tuple[Cell, str], float | None]:
-    """Training seconds a run: its own method's mean, else that of others in its cell.
+    """Seconds a run alone on its machine: its own method's mean, else that of its cell.
 
     A cell without a run takes the seconds an epoch of the same network elsewhere in the store;
     runs on files of logits take no GPU.
     """
-    timed = {
-        place: mean_of(list(runs.values())).mean
-        for place, runs in results.values("train_seconds", part="run").items()
-    }
-    rates = _rates(results.frame)
+    rows = _timed(results.frame)
+    took = dict(zip(rows["key"].astype(str), rows["value"], strict=True))
+    runs: dict[tuple[Cell, str], list[float]] = {}
+    for key, entries in results.plan.items():
+        for method, cell, _ in entries if key in took else ():
+            runs.setdefault((cell, method), []).append(float(took[key]))
+    timed = {place: mean_of(seconds).mean for place, seconds in runs.items()}
+    rates = _rates(rows)
     logits = any(spec.logits is not None for _, spec in results.suite.specs)
     found: dict[tuple[Cell, str], float | None] = {}
     for cell, method in results.planned:
@@ -64,9 +72,39 @@ def minutes_missing(results: Results, places: Iterable[tuple[Cell, str]]) -> flo
     return total / 60
 
 
-def _rates(frame: pd.DataFrame) -> dict[str, float]:
+def alone(ends: Array, seconds: Array, machines: Sequence[str]) -> Array:
+    """The seconds each run would have taken alone, from when it ended and how long it took.
+
+    While k runs are at work at once on machines of one name, each is taken to have a k-th of
+    one: a run cost the time it took, by the share it had.
+    """
+    found = seconds.copy()
+    for name in set(machines):
+        here = [place for place, machine in enumerate(machines) if machine == name]
+        begin, end = ends[here] - seconds[here], ends[here]
+        moments, where = np.unique(np.concatenate([begin, end]), return_inverse=True)
+        change = np.bincount(where, np.repeat([1.0, -1.0], len(here)), len(moments))
+        at_work = np.maximum(np.cumsum(change)[:-1], 1.0)
+        share = np.concatenate([[0.0], np.cumsum(np.diff(moments) / at_work)])
+        found[here] = share[where[len(here) :]] - share[where[: len(here)]]
+    return found
+
+
+def _timed(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a run, with the seconds it took: all of it, or where that was not kept, training."""
+    import pandas as pd
+
+    rows = frame[(frame["part"] == "run") & frame["metric"].isin((SECONDS, "train_seconds"))]
+    whole = rows["metric"] == SECONDS
+    rows = rows[whole | ~rows["key"].isin(rows.loc[whole, "key"])]
+    written = pd.to_datetime(rows["written"], utc=True, format="ISO8601")
+    ends = (written - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
+    machines = rows["machine"].astype(str).tolist()
+    return rows.assign(value=alone(ends.to_numpy(), rows["value"].to_numpy(), machines))
+
+
+def _rates(rows: pd.DataFrame) -> dict[str, float]:
     """Seconds an epoch by network, over every timed run of the store."""
-    rows = frame[(frame["metric"] == "train_seconds") & (frame["part"] == "run")]
     seconds = rows["value"] / rows["epochs"].clip(lower=1)
     return {
         str(name): float(mean)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 from calibrant.bench import claim_writers
 from calibrant.bench.cells import Results, results
+from calibrant.bench.chapters import chapters
 from calibrant.bench.claims import Claim, judge, read
-from calibrant.bench.tables import table
 from calibrant.functional.errors import InputError
 from calibrant.report.page import asset, digest, put
 
@@ -88,7 +88,10 @@ def render(
         suite=suite,
         version=__version__,
         coverage=coverage(found),
-        tables=[{**one, "html": Markup(one["html"])} for one in _tables(suite, frame, found)],
+        tables=[
+            {"title": one.title, "lead": one.lead, "html": Markup(one.table.to_html())}
+            for one in chapters(suite, frame, found)
+        ],
         claims=Markup(claim_writers.html(outcomes)) if outcomes else "",
         pictures=[(title, embedded(svg)) for title, svg in (pictures or {}).items()],
         machines=", ".join(sorted({str(one) for one in found.rows["machine"].unique()})),
@@ -121,41 +124,3 @@ def coverage(found: Results) -> dict[str, Any]:
 def embedded(svg: str) -> str:
     """An SVG as the source of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
-def _tables(suite: Suite, frame: pd.DataFrame, found: Results) -> list[dict[str, str]]:
-    """Every table the results have something for."""
-    if not found.done:
-        return []
-    parts = [str(one) for one in found.rows["part"].unique()]
-    made: list[tuple[str, str, dict[str, Any]]] = [
-        ("Figures of the test rows", "Before any calibrator, and after temperature scaling.", {})
-    ]
-    if len(found.calibrators) > 2 and len(suite.methods) > 1:
-        made.append(
-            (
-                "ECE after every calibrator",
-                "Each fitted on validation rows.",
-                {"metrics": "ece", "calibrators": found.calibrators},
-            )
-        )
-    if any(part.startswith("test:") for part in parts):
-        made.append(
-            (
-                "Under corruptions",
-                "Means over every kind and severity; calibrators fitted on clean rows.",
-                {"metrics": ["accuracy", "ece"], "part": "test:*"},
-            )
-        )
-    if any(part.startswith("ood:") for part in parts):
-        made.append(
-            (
-                "Rows of another data set",
-                "Told from the test rows by the largest probability.",
-                {"metrics": ["ood_auroc", "fpr95"], "part": "ood:*"},
-            )
-        )
-    return [
-        {"title": title, "lead": lead, "html": table(suite, frame, **options).to_html()}
-        for title, lead, options in made
-    ]

@@ -28,6 +28,7 @@ OF_THE_MACHINE = (
 ADDED: dict[str, Any] = {}
 KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
 MARK = "measured"  # the metric of the rows that say what has been measured
+SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
 
 
 @dataclass(frozen=True)

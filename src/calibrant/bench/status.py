@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.locking import is_held, read_note
-from calibrant.bench.spec import Spec, distinct
+from calibrant.bench.spec import SECONDS, Spec, distinct
 from calibrant.bench.store import Store
-from calibrant.bench.work import SECONDS, Bench
+from calibrant.bench.work import Bench
 
 
 @dataclass(frozen=True)

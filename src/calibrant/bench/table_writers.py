@@ -127,7 +127,8 @@ def comma_separated(table: Table) -> str:
     """A line a figure: plain numbers, shares as shares."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
-    names = ["metric", "calibrator", "mean", "standard_error", "seeds", "planned", "best", "tied"]
+    names = ["metric", "calibrator", "part", "mean", "standard_error", "seeds", "planned"]
+    names += ["best", "tied"]
     against = ["difference", "difference_low", "difference_high", "p", "p_holm"]
     papers = ["published", "published_error", "paper", "table"]
     writer.writerow([*table.by, "method", *names, *against, *papers])
@@ -152,6 +153,7 @@ def comma_separated(table: Table) -> str:
                         method,
                         column.metric,
                         after,
+                        column.part,
                         *ours,
                         *flags,
                         *seen,
@@ -226,7 +228,7 @@ def _legend(table: Table) -> str:
         if entry.mean
     }
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(min(counts, default=0))
-    rows = "test rows" if table.part == "test" else table.part
+    rows = "test rows" if "test" in table.parts else " and ".join(table.parts)
     text = (
         f"Mean ± standard error over seeds ({seeds}) on {rows}. Bold: the best mean; italics: a "
         f"paired t-test over seeds does not tell it from the best ({level})."

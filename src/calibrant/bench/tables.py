@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell, Results, Runs, results
-from calibrant.bench.figures import canonical, check_metric, heading, higher_is_better
+from calibrant.bench.figures import (
+    canonical,
+    check_metric,
+    heading,
+    higher_is_better,
+    parts_of,
+)
 from calibrant.bench.published import Figure, find
 from calibrant.functional.errors import InputError
 
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from calibrant.bench.suite import Suite
 
 METRICS = ("accuracy", "nll", "ece")
+OF_TWO_SETS = ("ood_auroc", "fpr95")  # test rows have them against those of another set only
 
 
 @dataclass(frozen=True)
@@ -41,16 +49,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class Column:
-    """A metric after a calibrator."""
+    """A metric after a calibrator, of one part of the rows."""
 
     metric: str
     calibrator: str = "none"
     has_published: bool = False
+    part: str = "test"
+    says_part: bool = False  # where others of the table are of other parts
 
     @property
     def heading(self) -> str:
-        """Its name, unit and better way, and the calibrator where there is one."""
+        """Its name, unit and better way, the calibrator, and the part where it must be said."""
         after = "" if self.calibrator == "none" else f", after {self.calibrator}"
+        after += f", {in_words(self.part)}" if self.says_part else ""
         text = heading(self.metric)
         arrow = text[-1] if text[-1] in "↑↓" else ""
         return f"{text[:-1].rstrip()}{after} {arrow}" if arrow else f"{text}{after}"
@@ -86,7 +97,7 @@ class Table:
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     baseline: str | None
-    part: str = "test"
+    parts: tuple[str, ...] = ("test",)
     method: str | None = None  # whose calibrators the rows are
 
     def to_markdown(self) -> str:
@@ -122,7 +133,7 @@ def table(
     *,
     calibrators: Iterable[str] | None = None,
     methods: Iterable[str] | None = None,
-    part: str = "test",
+    part: str | Iterable[str] = "test",
     down: str | None = None,
     title: str | None = None,
 ) -> Table:
@@ -137,7 +148,8 @@ def table(
             where it was measured, when left out.
         methods: the rows, in this order; all when left out.
         part: the rows the figures are of: test, train, ``ood:cifar100``; or a pattern such
-            as ``test:*:5``, whose parts are averaged.
+            as ``test:*:5``, whose parts are averaged; or several, side by side. Figures that
+            tell two data sets apart are of ``ood:*`` where test is asked for.
         down: what the rows are, ``method`` or ``calibrator``; calibrators when left out and
             the suite has a single method.
         title: the suite's name when left out.
@@ -154,8 +166,9 @@ def table(
         raise InputError("a table of calibrators is of one method: say which with methods=")
     chosen = [check_metric(one) for one in _listed(metrics, suite.metrics or METRICS)]
     after = _calibrators(found, calibrators, down)
+    parts = _listed(part, ())
     make = _by_method if down == "method" else _by_calibrator
-    columns, blocks = make(found, names, chosen, after, part)
+    columns, blocks = make(found, names, chosen, after, parts)
     return Table(
         title=title or suite.name,
         by=found.by,
@@ -163,58 +176,86 @@ def table(
         columns=columns,
         blocks=blocks,
         baseline=_baseline(suite, down, [name for block in blocks for name, _ in block.rows]),
-        part=part,
+        parts=tuple(parts),
         method=names[0] if down == "calibrator" else None,
     )
 
 
+def in_words(part: str) -> str:
+    """A part of the rows as a heading has it."""
+    if part == "test":
+        return "clean"
+    severity = re.fullmatch(r"test:\*:(\d)", part)
+    return f"severity {severity[1]}" if severity else part
+
+
+class _Asked(NamedTuple):
+    """A column to be: ``part`` is as it was asked for, ``of`` where the figures are."""
+
+    metric: str
+    calibrator: str
+    part: str
+
+    @property
+    def of(self) -> str:
+        name, _ = parts_of(self.metric)
+        return "ood:*" if self.part == "test" and name in OF_TWO_SETS else self.part
+
+    def values(self, found: Results) -> dict[tuple[Cell, str], Runs]:
+        return found.values(self.metric, calibrator=self.calibrator, part=self.of)
+
+
 def _by_method(
-    found: Results, names: Sequence[str], metrics: list[str], after: list[str], part: str
+    found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
-    asked = [(metric, calibrator) for metric in metrics for calibrator in after]
-    values = {one: found.values(one[0], calibrator=one[1], part=part) for one in asked}
+    asked = [
+        _Asked(metric, calibrator, part)
+        for metric in metrics
+        for calibrator in after
+        for part in parts
+    ]
+    values = {one: one.values(found) for one in asked}
     # Accuracy after what keeps every prediction is the accuracy before.
     kept = [
-        (metric, calibrator)
-        for metric, calibrator in asked
-        for before in [_same(values, metric)]
-        if calibrator == "none"
-        or (any(values[metric, calibrator].values()) and values[metric, calibrator] != before)
+        one
+        for one in asked
+        for before in [values.get(one._replace(calibrator="none"))]
+        if one.calibrator == "none" or (any(values[one].values()) and values[one] != before)
     ]
     baseline = _baseline(found.suite, "method", names)
     rows: dict[Cell, dict[str, list[Entry]]] = {}
-    for metric, calibrator in kept:
+    for one in kept:
         for cell in found.cells:
             column = {
-                name: values[metric, calibrator].get((cell, name), {})
+                name: values[one].get((cell, name), {})
                 for name in names
                 if (cell, name) in found.planned
             }
             planned = {name: found.planned[cell, name] for name in column}
-            marks = {
-                name: _published(found, cell, name, calibrator, metric, part) for name in column
-            }
-            entries = _judged(column, planned, metric, baseline, marks)
+            marks = {name: _published(found, cell, name, one) for name in column}
+            entries = _judged(column, planned, one.metric, baseline, marks)
             for name in column:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
-    return _assembled(found, kept, rows)
+    return _assembled(found, kept, rows, several=len(parts) > 1)
 
 
 def _by_calibrator(
-    found: Results, names: Sequence[str], metrics: list[str], after: list[str], part: str
+    found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
     (method,) = names
+    asked = [_Asked(metric, "none", part) for metric in metrics for part in parts]
     rows: dict[Cell, dict[str, list[Entry]]] = {}
-    for metric in metrics:
-        values = {one: found.values(metric, calibrator=one, part=part) for one in after}
+    for place in asked:
+        each = {name: place._replace(calibrator=name) for name in after}
+        values = {name: one.values(found) for name, one in each.items()}
         for cell in found.cells:
-            column = {one: values[one].get((cell, method), {}) for one in after}
-            planned = {one: found.planned.get((cell, method), 0) for one in after}
-            marks = {one: _published(found, cell, method, one, metric, part) for one in after}
-            entries = _judged(column, planned, metric, "none", marks)
-            for one in after:
-                rows.setdefault(cell, {}).setdefault(one, []).append(entries[one])
-    return _assembled(found, [(metric, "none") for metric in metrics], rows)
+            column = {name: values[name].get((cell, method), {}) for name in after}
+            planned = dict.fromkeys(after, found.planned.get((cell, method), 0))
+            marks = {name: _published(found, cell, method, one) for name, one in each.items()}
+            entries = _judged(column, planned, place.metric, "none", marks)
+            for name in after:
+                rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
+    return _assembled(found, asked, rows, several=len(parts) > 1)
 
 
 def _has_any(entries: Sequence[Entry]) -> bool:
@@ -222,12 +263,22 @@ def _has_any(entries: Sequence[Entry]) -> bool:
 
 
 def _assembled(
-    found: Results, columns: list[tuple[str, str]], rows: dict[Cell, dict[str, list[Entry]]]
+    found: Results,
+    columns: list[_Asked],
+    rows: dict[Cell, dict[str, list[Entry]]],
+    *,
+    several: bool,
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
     entries = [each for cell in rows.values() for each in cell.values()]
     made = tuple(
-        Column(metric, calibrator, any(each[place].published is not None for each in entries))
-        for place, (metric, calibrator) in enumerate(columns)
+        Column(
+            one.metric,
+            one.calibrator,
+            any(each[place].published is not None for each in entries),
+            one.of,
+            several,
+        )
+        for place, one in enumerate(columns)
     )
     blocks = tuple(
         Block(cell, found.name_of(cell), tuple((name, tuple(each)) for name, each in part.items()))
@@ -268,9 +319,7 @@ def _judged(
     }
 
 
-def _published(
-    found: Results, cell: Cell, method: str, calibrator: str, metric: str, part: str
-) -> Figure | None:
+def _published(found: Results, cell: Cell, method: str, asked: _Asked) -> Figure | None:
     """The figure of the suite's paper and tables; the first table named that has it."""
     source = found.suite.published
     if not source:
@@ -281,9 +330,9 @@ def _published(
         model=found.setting(cell, "model"),
         long_tail=found.setting(cell, "long_tail"),
         method=method,
-        metric=metric,
-        calibrator=calibrator,
-        part="ood:*" if part.startswith("ood:") else part,
+        metric=asked.metric,
+        calibrator=asked.calibrator,
+        part="ood:*" if asked.of.startswith("ood:") else asked.of,
         variant="",
     )
     tables = _listed(source.get("tables"), [one.table for one in fits])
@@ -298,10 +347,6 @@ def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list
     if down == "calibrator":
         return list(measured)
     return ["none", *(one for one in measured if one == "temperature")]
-
-
-def _same(values: dict[tuple[str, str], dict[tuple[Cell, str], Runs]], metric: str) -> object:
-    return values.get((metric, "none"))
 
 
 def _baseline(suite: Suite, down: str, names: Sequence[str]) -> str | None:

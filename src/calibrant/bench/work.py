@@ -17,7 +17,7 @@ from calibrant.bench import run_folder
 from calibrant.bench.loading import splits_of
 from calibrant.bench.locking import locked, read_note, write_note
 from calibrant.bench.rows import Row, make_row, now
-from calibrant.bench.spec import MARK, Spec
+from calibrant.bench.spec import MARK, SECONDS, Spec
 from calibrant.bench.store import Store
 from calibrant.bench.subject import FilesGone
 from calibrant.training import Diverged, Run, train
@@ -25,7 +25,6 @@ from calibrant.training.checkpoint import write_whole
 
 DEATHS = 5  # times a run may take its process along, one after another, without an epoch done
 OFTEN = 20.0  # seconds of measuring after which what there is is written
-SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
 PAUSE = 0.3  # seconds between looks at runs that others hold
 Tell = Callable[[dict[str, Any]], None]
 
