@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_cases import TINY
-from calibrant.bench import Store
+from calibrant.bench import Store, Suite
 from calibrant.cli import app
 
 
@@ -48,6 +48,26 @@ def test_run_says_in_a_line_what_became_and_quiet_says_nothing(made):
     assert result.stdout == "tiny: 2 made before, 2 left\n"
     result = run("run", path, "-o", out, "--seeds", "0-0", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
+
+
+def test_compiling_is_of_the_machine_and_leaves_the_runs_their_keys(made, monkeypatch):
+    import calibrant.bench
+
+    path, out, _ = made
+    seen = {}
+
+    def run_suite(suite, output, **how):
+        seen.update(how["machine"])
+        raise SystemExit
+
+    monkeypatch.setattr(calibrant.bench, "run_suite", run_suite)
+    run("run", path, "-o", out)
+    assert seen["compile"] is None
+    run("run", path, "-o", out, "--compile")
+    assert seen["compile"] is True
+    (_, spec), *_ = Suite.read(path).specs
+    changed = spec.on_machine(**seen)
+    assert (changed.config.compile, changed.key) == (True, spec.key)
 
 
 def test_status_counts_and_estimates(made):

@@ -159,6 +159,10 @@ class TestRuns:
         assert all(torch.equal(one[key], same[key]) for key in one)
         assert not all(torch.equal(one[key], other[key]) for key in one)
 
+    def test_a_network_that_cannot_take_these_images_is_named_with_others(self, tmp_path, splits):
+        with pytest.raises(InputError, match=r"lenet5 does not take images of 1 x 8 x 8.*mlp"):
+            train(Config.of({"model": "lenet5"}), tmp_path / "run", data=splits)
+
     def test_other_settings_in_the_same_folder_are_refused(self, tmp_path, splits):
         train(Config(**QUICK), tmp_path / "run", data=splits)
         with pytest.raises(InputError, match=r"lr: 0\.05 there, 0\.1 now"):

@@ -71,6 +71,9 @@ def run_command(
     retry: Annotated[bool, Flag("--retry", help="Try runs that failed again.")] = False,
     data_folder: Annotated[str | None, Flag(help="Where data sets are.", metavar="DIR")] = None,
     device: Annotated[str | None, Flag(help="auto, cpu or cuda.")] = None,
+    compiled: Annotated[
+        bool, Flag("--compile", help="Compile networks and losses: less work for a GPU.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -89,7 +92,11 @@ def run_command(
             only=only,
             seeds=_seeds(seeds),
             retry=retry,
-            machine={"data_folder": data_folder, "device": device},
+            machine={
+                "data_folder": data_folder,
+                "device": device,
+                "compile": True if compiled else None,  # else as the suite says
+            },
             progress=tell,
         )
     counts = {

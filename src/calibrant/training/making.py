@@ -103,7 +103,18 @@ def _build(config: Config, data: Images) -> nn.Module:
         options.setdefault("inputs", math.prod(data.images.shape[1:]))
     else:
         options.setdefault("channels", data.images.shape[1])
-    return models.build(config.model, data.num_classes, **options)
+    network: nn.Module = models.build(config.model, data.num_classes, **options)
+    shape = tuple(data.images.shape[1:])
+    try:  # one image tells now what a training step would tell in other words
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, *shape))
+    except RuntimeError as error:
+        size = " x ".join(map(str, shape))
+        raise InputError(
+            f"{config.model} does not take images of {size} ({error}); mlp and the ResNets take "
+            "any size, and size= resizes an image folder's"
+        ) from error
+    return network.train()
 
 
 def load_data(config: Config) -> Splits:

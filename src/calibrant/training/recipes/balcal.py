@@ -54,7 +54,7 @@ class BalancedHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Balanced logits."""
         linear, simplex = self.both(features)
-        return torch.lerp(simplex, linear.to(simplex.dtype), self.share)
+        return torch.lerp(simplex.float(), linear.float(), self.share)
 
 
 def bisect_share(confidence: Callable[[float], float], wanted: float) -> float:
