@@ -35,6 +35,10 @@ WARPS = (2, 4, 8, 16)
 MODULES = {"fused": "soft_rank_triton_fused", "sorted first": "soft_rank_triton"}
 
 
+PARTS = ("cpu", "cuda", "host", "warps", "dense", "exact")
+WARM = 0.3  # seconds of calls before any is timed
+
+
 def inputs(rows: int, n: int, device: str) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     values, weights = torch.rand(2, rows, n, generator=generator).to(device)
@@ -125,7 +129,8 @@ def on_cuda(sizes, rounds: int) -> str:
 
 def cuda_seconds(call: Callable[[], object], rounds: int) -> list[float]:
     """Means over runs of calls from Python, of which the last is waited for, run by run."""
-    for _ in range(5):
+    warm = time.perf_counter() + WARM
+    while time.perf_counter() < warm:  # also the host's clock, which rises under load
         call()
     torch.cuda.synchronize()
     started = time.perf_counter()
@@ -328,23 +333,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smallest sizes alone")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     arguments = parser.parse_args()
+    parts = arguments.parts
     torch.set_num_threads(arguments.threads)
     sizes, rounds = (SIZES[:2], 2) if arguments.quick else (SIZES, 12)
     where = machine(arguments.threads)
     where.append(versions(("torch", "numpy", "scipy", "triton", "torchsort")))
     print("# Soft rank, forward and backward\n")
     print("\n".join(f"- {line}" for line in where))
-    found: list[str] = []
-    others = share_of_others(lambda: found.append(on_cpu(sizes, rounds)))
-    print(f"\n## CPU\n\nOther processes used {others:.0%} of the machine.\n\n{found[0]}")
-    if torch.cuda.is_available():
-        rounds = 7 if arguments.quick else 12
-        sizes = SIZES[:3] if arguments.quick else SIZES
-        print(f"\n## {torch.cuda.get_device_name()}\n\n{on_cuda(sizes, rounds)}")
+    if "cpu" in parts:
+        found: list[str] = []
+        others = share_of_others(lambda: found.append(on_cpu(sizes, rounds)))
+        print(f"\n## CPU\n\nOther processes used {others:.0%} of the machine.\n\n{found[0]}")
+    if not torch.cuda.is_available():
+        return
+    rounds = 7 if arguments.quick else 12
+    sizes = SIZES[:3] if arguments.quick else SIZES
+    print(f"\n## {torch.cuda.get_device_name()}")
+    if "cuda" in parts:
+        print(f"\n{on_cuda(sizes, rounds)}")
+    if "host" in parts:
         print(f"\n### On the host\n\n{host_parts(128, rounds)}")
+    if "warps" in parts:
         print(f"\n### On the device, as CUDA graphs\n\n{by_warps((128, 512, 1024), rounds)}")
+    if "dense" in parts:
         print(f"\n### Dense\n\n{dense(rounds)}")
+    if "exact" in parts:
         errors, fine = exactness(((1, 128), (3, 512), (2, 1000), (1, 2048), (1, 4096)))
         print(f"\n### Against the CPU in float64, with ties\n\n{errors}")
         if not fine:
