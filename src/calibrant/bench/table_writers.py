@@ -228,7 +228,7 @@ def _legend(table: Table) -> str:
         if entry.mean
     }
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(min(counts, default=0))
-    rows = "test rows" if "test" in table.parts else " and ".join(table.parts)
+    rows = "test rows" if "test" in table.parts else " and ".join(map(_rows, table.parts))
     text = (
         f"Mean ± standard error over seeds ({seeds}) on {rows}. Bold: the best mean; italics: a "
         f"paired t-test over seeds does not tell it from the best ({level})."
@@ -243,6 +243,11 @@ def _legend(table: Table) -> str:
     if any(column.has_published for column in table.columns):
         text += " Published: the paper's own figure, under its own protocol."
     return text
+
+
+def _rows(part: str) -> str:
+    named = {"test:*": "corrupted test rows", "ood:*": "test rows and those of another data set"}
+    return named.get(part, part)
 
 
 def _piped(text: str) -> str:

@@ -182,11 +182,10 @@ def table(
 
 
 def in_words(part: str) -> str:
-    """A part of the rows as a heading has it."""
-    if part == "test":
-        return "clean"
+    """A part of the rows as a heading has it, beside others."""
+    known = {"test": "clean", "test:*": "corrupted", "ood:*": "beside another set"}
     severity = re.fullmatch(r"test:\*:(\d)", part)
-    return f"severity {severity[1]}" if severity else part
+    return f"severity {severity[1]}" if severity else known.get(part, part)
 
 
 class _Asked(NamedTuple):
