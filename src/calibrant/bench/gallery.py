@@ -117,7 +117,7 @@ def _epochs(found: Results) -> Iterator[Drawing]:
 
 def _severity(found: Results) -> Iterator[Drawing]:
     for cell, lines in series.by_severity(found, "ece").items():
-        yield _line(_title(found, "ece under corruptions", cell), lines, "ece", "severity")
+        yield _line(_title(found, "ECE under corruptions", cell), lines, "ece", "severity")
     told: dict[Cell, list[series.Series]] = {}
     for calibrator in ("none", "temperature", "temperature(objective=sb_ece)", "mac_cal_head"):
         for cell, lines in series.by_severity(found, SOFT_ECE, calibrator=calibrator).items():

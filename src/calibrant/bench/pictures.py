@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 COLOURS = ("#1a67a8", "#c2500f", "#1f8a5b", "#8a4fa3", "#b07d00", "#4b9fd5", "#5a616b", "#c44f86")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 R_AURC = ("cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc")
-SHOWN = 10  # lines in one picture; more cannot be told apart
+SHOWN = 12  # lines in one picture; more cannot be told apart
 
 
 def _axes(ax: Axes | None, title: str, x: str, y: str) -> Axes:
@@ -142,6 +142,8 @@ def lines(
     """Means with standard errors against a setting, an epoch or a severity, a line a series."""
     if not found or not any(one.points for one in found):
         raise InputError(f"there is nothing to draw of {metric}")
+    if len(found) > SHOWN:
+        title = f"{title} ({SHOWN} of {len(found)})"
     axes = _axes(ax, title, against, heading(metric))
     scale = 100 if unit(metric) == "%" else 1
     for place, one in enumerate(found[:SHOWN]):
