@@ -25,6 +25,7 @@ LOG_BOUNDS = (math.log(COLDEST), math.log(HOTTEST))
 _ELEMENTS = 1 << 21  # of a block: its graph is held while it is differentiated
 _TIGHT, _LOOSE = 1e-6, 1e-4  # largest gradient entry sought, and accepted
 _RESTING = 0.1  # last step in ln T of averaged weights
+_SHARE = 0.01  # of the distance to a fixed point, to which held weights are minimised
 _GAIN = 1e-11  # relative gain at which a map with corners is left
 
 
@@ -144,6 +145,7 @@ def _minimise(
     bounds: Bounds,
     most: int,
     gain: float = 1e-14,
+    slope: float = 1e-8,
 ) -> Vector:
     from scipy.optimize import minimize
 
@@ -153,7 +155,7 @@ def _minimise(
         jac=True,
         bounds=bounds,
         method="L-BFGS-B",
-        options={"maxiter": most, "maxfun": 3 * most, "ftol": gain, "gtol": 1e-8, "maxcor": 20},
+        options={"maxiter": most, "maxfun": 3 * most, "ftol": gain, "gtol": slope, "maxcor": 20},
     )
     best: Vector = np.asarray(found.x, dtype=np.float64)
     if not np.isfinite(best).all() or not math.isfinite(found.fun):
@@ -200,7 +202,11 @@ def _fixed_point(
         def value(x: Vector, held: Tensor = held) -> tuple[float, Vector]:
             return problem.weighted(x, held)
 
-        following = _minimise(value, at, bounds, most, _GAIN if kinked else 1e-14)
+        if kinked:
+            following = _minimise(value, at, bounds, most, _GAIN)
+        else:  # no closer than new weights will move it again
+            steep = max(1e-8, _SHARE * distance)
+            following = _minimise(value, at, bounds, most, slope=steep)
         moved, at = float(np.abs(following - at).max()), following
     if kinked or closest < _LOOSE:
         return at
