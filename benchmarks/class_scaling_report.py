@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ DECISIONS = (
     "than two standard errors from 0; else it is *not shown*. [5/8]: the figure is lower "
     "on 5 of 8 sets."
 )
+FIGURES = re.compile(r" from [\d.]+ to [\d.]+")
 NOT_MEASURED = (
     "Not measured here: long-tailed sets (table 2) and behaviour over epochs (figure 4): the sets "
     "are balanced, and exact solvers have no epochs."
@@ -205,7 +207,8 @@ def remarks(fits: Fits) -> str:
         counts: dict[tuple[str, str, str], int] = {}
         for row in fits.rows:
             if row[kind]:
-                cell = (row["set"], f"{row['calibrator']} + {row['objective']}", row[kind])
+                said = FIGURES.sub("", row[kind])  # of one split, where there are five
+                cell = (row["set"], f"{row['calibrator']} + {row['objective']}", said)
                 counts[cell] = counts.get(cell, 0) + 1
         lines += [
             f"- {short(name)}, {cell}, {count} of {len(fits.seeds)} splits"
