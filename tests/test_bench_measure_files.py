@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from calibrant import metrics
+from calibrant.bench import Store, Suite, run_suite
 from calibrant.bench.halving import halve, halved
 from calibrant.bench.logits import file_of
 from calibrant.bench.measure import measure
 from calibrant.bench.sealed import Validation, open_test, write_choice
 from calibrant.bench.spec import Spec
+from calibrant.bench.tables import table
 from calibrant.calibrators import get
 from calibrant.functional.errors import InputError
 from calibrant.predictions import Predictions
@@ -56,6 +58,27 @@ def test_a_file_of_logits_is_measured_in_halves(tmp_path):
     other = Spec(config.changed(seed=4), calibrators=(), logits="logits/made-none.npz")
     assert other.key != spec.key
     assert figures(measure(other, None))["test", "none", "ece"] != found["test", "none", "ece"]
+
+
+def test_a_suite_of_files_is_run_once_and_has_tables(tmp_path):
+    folder = tmp_path / "logits"
+    folder.mkdir()
+    for place, name in enumerate(("made-one", "made-two")):
+        Predictions.from_logits(*made_logits(seed=place)).write(folder / f"{name}.npz")
+    suite = Suite.parse(
+        "name: files\nabout: two files\nlogits: [logits/made-one.npz, logits/made-two.npz]\n"
+        "seeds: [0, 1]\ncalibrators: [temperature]\nkeep: rows\nmetrics: [ece]\n"
+    )
+    how = {"machine": {"data_folder": str(tmp_path)}}
+    summary = run_suite(suite, tmp_path / "out", **how)
+    assert (len(summary.done), summary.failed) == (4, [])
+    again = run_suite(suite, tmp_path / "out", **how)
+    assert (again.done, len(again.before)) == ([], 4)
+    made = table(suite, Store(tmp_path / "out" / "store").frame())
+    assert len(made.blocks) == 2
+    for block in made.blocks:
+        means = {name: entries[0].mean.mean for name, entries in block.shown}
+        assert means["temperature"] < means["none"]  # the logits are three times too large
 
 
 def test_probabilities_of_zero_are_counted_and_calibrated_all_the_same(tmp_path):

@@ -110,7 +110,7 @@ def prune(folder: Path, keep: str) -> None:
     The manifest is written first without what goes or is rewritten, in half precision, so that
     nothing it names is ever missing or another's.
     """
-    if keep == "weights":
+    if keep == "weights" or not folder.is_dir():  # a file of logits is a run without a folder
         return
     goes = [*folder.glob(f"**/{WEIGHTS}")]
     members = "" if keep == "rows" else "members/*/"  # what they say together is enough
