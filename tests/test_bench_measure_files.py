@@ -69,9 +69,12 @@ def test_a_suite_of_files_is_run_once_and_has_tables(tmp_path):
         "name: files\nabout: two files\nlogits: [logits/made-one.npz, logits/made-two.npz]\n"
         "seeds: [0, 1]\ncalibrators: [temperature]\nkeep: rows\nmetrics: [ece]\n"
     )
-    how = {"machine": {"data_folder": str(tmp_path)}}
+    told = []
+    how = {"machine": {"data_folder": str(tmp_path)}, "progress": told.append}
     summary = run_suite(suite, tmp_path / "out", **how)
     assert (len(summary.done), summary.failed) == (4, [])
+    assert [one["event"] for one in told].count("done") == 4
+    assert not any((tmp_path / "out").glob("failed/*"))
     again = run_suite(suite, tmp_path / "out", **how)
     assert (again.done, len(again.before)) == ([], 4)
     made = table(suite, Store(tmp_path / "out" / "store").frame())
