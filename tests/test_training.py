@@ -249,18 +249,22 @@ class TestRuns:
         assert run.predictions("test").num_rows == 400
 
 
-def test_a_compiled_run_is_the_same_run_and_predictions_compile_nothing(
-    splits, tmp_path, monkeypatch
-):
-    compiled = []
+@pytest.fixture
+def compiled(monkeypatch):
+    """The graphs that are compiled, one after another; they run as they are."""
+    found = []
 
     def eagerly(graph, inputs):
-        compiled.append(len(graph.graph.nodes))
+        found.append(len(graph.graph.nodes))
         return graph.forward
 
     whole = torch.compile
     monkeypatch.setattr(torch, "compile", lambda module, **_: whole(module, backend=eagerly))
     torch._dynamo.reset()
+    return found
+
+
+def test_a_compiled_run_is_the_same_run_and_predictions_compile_nothing(splits, tmp_path, compiled):
     settings = QUICK | {"epochs": 2, "precision": "bf16"}
     plain = train(Config(**settings), tmp_path / "plain", data=splits)
     assert not compiled
@@ -270,3 +274,10 @@ def test_a_compiled_run_is_the_same_run_and_predictions_compile_nothing(
     left, right = plain.weights(), fast.weights()
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert plain.outcome["figures"] == fast.outcome["figures"]
+
+
+def test_a_process_that_makes_many_runs_compiles_each(splits, tmp_path, compiled):
+    for seed in range(10):  # PyTorch keeps eight graphs of one function, and then gives up
+        config = Config(**QUICK | {"epochs": 1}, compile=True, seed=seed)
+        train(config, tmp_path / str(seed), data=splits)
+        assert len(compiled) == 2 * (seed + 1)

@@ -51,6 +51,8 @@ def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module |
         fabric=fabric,
         generator=torch.Generator(device),
     )
+    if config.compile:
+        torch.compiler.reset()  # graphs of earlier runs in this process fill a small store
     job.criterion = torch.compile(job.loss) if config.compile else job.loss
     job.recipe.to(device)
     job.recipe.prepare(job)
