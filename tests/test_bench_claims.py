@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pandas as pd
@@ -250,6 +251,33 @@ def test_pairs_of_settings():
     assert gain(found).endswith("8 settings")
 
 
+def test_several_calibrators_of_one_network_are_one_setting():
+    suite = small(data="cifar10, cifar100", seeds="0")
+    after = ["temperature", "isotonic", "histogram"]
+    test = {
+        **BETTER,
+        "method": ["cross_entropy", "acls"],
+        "left": {"calibrator": after},
+        "right": {"calibrator": "none"},
+        "decide": "mean",
+        "pairs": "settings",
+    }
+    # Four networks, of which two gain and two lose by what they are: three copies tell no more.
+    gains = {("cross_entropy", "cifar10"): 0.02, ("acls", "cifar10"): 0.018}
+    runs = {}
+    for name in test["method"]:
+        runs[name] = lambda spec: 0.05
+        for place, one in enumerate(after):
+            runs[name, one] = lambda spec, name=name, place=place: (
+                0.05 - gains.get((name, spec.config.data), -0.001) - 1e-4 * place
+            )
+    found = outcome(test, frame_of(suite, runs), suite)
+    assert found.pairs == 4
+    assert found.status == "not decided"
+    assert "mean of 12 comparisons in 4 settings" in found.reason
+    assert found.effect == pytest.approx((0.02 + 0.018 - 0.002) / 4 + 1e-4)
+
+
 def test_sides_matched_by_position():
     suite = small()
     test = {
@@ -361,7 +389,7 @@ def correlated_frame(suite, second, third):
 
 
 def test_correlations():
-    suite = small()
+    suite = small(data="cifar10, cifar100")
     test = {"correlation": ["classwise_nll_std", "ece"], "calibrator": "*"}
 
     def noisy(spot):
@@ -372,7 +400,8 @@ def test_correlations():
     x = [float(spot) for spot in range(16)]
     assert found.effect == pytest.approx(np.corrcoef(x, [noisy(spot) for spot in range(16)])[0, 1])
     assert found.status == "holds"
-    assert found.pairs == 16
+    assert found.pairs == 8  # networks, of which each gives four points
+    assert "32 points of 8 networks in 2 settings" in found.reason
     assert outcome({**test, "against": "nll"}, frame, suite).status == "holds"
     frame = correlated_frame(suite, lambda spot: -noisy(spot), noisy)
     assert outcome(test, frame, suite).status == "fails"
@@ -380,6 +409,30 @@ def test_correlations():
     found = outcome(test, frame, suite)
     assert found.status == "not decided"
     assert 0 < found.detectable < 1
+
+
+def test_points_of_one_network_do_not_count_as_many():
+    suite = small()
+    test = {"correlation": ["classwise_nll_std", "ece"], "calibrator": "*"}
+    level = {"cross_entropy": (0.0, 0.0), "acls": (1.0, 2.0), "mbls": (2.0, 1.0), "focal": (3, 3)}
+    runs, points = {}, {}
+    for method, (first, second) in level.items():
+        for place, one in enumerate(("none", "temperature", "vector", "isotonic")):
+            x, y = first + 0.05 * place, second + 0.04 * (-1) ** place
+            runs[method, one, "classwise_nll_std"], runs[method, one, "ece"] = [x] * 3, [y] * 3
+            points.setdefault(method, []).append((x, y))
+    found = outcome(test, frame_of(suite, runs), suite)
+    flat = np.array([point for each in points.values() for point in each])
+    z = np.arctanh(np.corrcoef(flat.T)[0, 1])
+    assert z > 1.96 / math.sqrt(16 - 3)  # as if 16 networks had been trained
+    left = [
+        np.arctanh(np.corrcoef(np.array([p for m in level if m != out for p in points[m]]).T)[0, 1])
+        for out in level
+    ]
+    spread = math.sqrt(3 / 4 * sum((one - sum(left) / 4) ** 2 for one in left))
+    reach = 3.182446 * spread  # Student's t of 3 degrees of freedom
+    assert (found.low, found.high) == pytest.approx((math.tanh(z - reach), math.tanh(z + reach)))
+    assert found.status == "not decided"
 
 
 def test_without_figures_the_cheapest_suite_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from calibrant.bench import statistics
@@ -20,8 +21,12 @@ def correlated(claim: Claim, results: Results) -> Outcome:
 
     A point is a method after a calibrator, its figures means over seeds. Each cell gives
     Fisher's z; cells are combined by weights of 1/variance. With ``against``, the z of that
-    third metric with the second is taken off.
+    third metric with the second is taken off. Points of one network, a method in a cell, go
+    together by what it is: the interval is that of a jackknife over networks, and no narrower
+    than Fisher's.
     """
+    from scipy.stats import t
+
     from calibrant.bench.claim_tests import FAILS, HOLDS, OPEN, Outcome
 
     test, name = claim.test, results.suite.name
@@ -35,30 +40,26 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     columns = [first, second] if test.against is None else [first, second, test.against]
     cells = list(dict.fromkeys(cell for cell, _ in places))
     points = {cell: _points(claim, results, cell, columns) for cell in cells}
-    estimates = []
-    for rows in points.values():
-        one, two, *third = (
-            (list(column) for column in zip(*rows, strict=True)) if rows else ([], [])
-        )
-        estimates.append(
-            statistics.correlation_difference(one, third[0], two)
-            if third
-            else statistics.correlation(one, two)
-        )
-    z, variance = statistics.combined(estimates)
+    z, variance = _combined(points)
     metric = f"correlation of {first} and {second}"
     if not math.isfinite(variance):
         minutes = minutes_missing(results, places) if places else None
         return Outcome(claim, name, OPEN, "no figures yet", metric, minutes=minutes)
-    spread = math.sqrt(variance)
-    reach = statistics.normal_quantile(1 - statistics.LEVEL / 2) * spread
-    status = HOLDS if z > reach else FAILS if z < -reach else OPEN
+    networks = [(cell, method) for cell, rows in points.items() for method in rows]
+    count, settings = len(networks), sum(bool(rows) for rows in points.values())
+    total = sum(len(each) for rows in points.values() for each in rows.values())
+    reason = f"{total} points of {count} network{'s' * (count > 1)}"
+    reason += f" in {settings} setting{'s' * (settings > 1)}"
+    spread = math.sqrt(max(variance, _jackknife(points, networks)))
+    few = count < statistics.FEWEST or not math.isfinite(spread)
+    if few:
+        reason += ", too few to test"
+        spread = math.sqrt(variance)
+    reach = float(t.ppf(1 - statistics.LEVEL / 2, max(count - 1, 1))) * spread
+    status = OPEN if few or abs(z) <= reach else HOLDS if z > 0 else FAILS
     shown = (lambda value: value) if test.against else math.tanh
-    count = sum(len(rows) for rows in points.values())
-    settings = sum(bool(rows) for rows in points.values())
-    reason = f"{count} methods and calibrators in {settings} setting{'s' * (settings > 1)}"
     detectable, minutes = None, None
-    if status == OPEN:
+    if status == OPEN and not few:
         shift = reach / spread + statistics.normal_quantile(statistics.POWER)
         detectable = shown(shift * spread)
         # As many more points of the same kind as bring the interval down to the effect seen.
@@ -81,13 +82,45 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     )
 
 
+Points = dict[Cell, dict[str, list[tuple[float, ...]]]]  # of each method in each cell
+
+
+def _combined(points: Points) -> tuple[float, float]:
+    """Fisher's z over all cells, and its variance were all points independent."""
+    estimates = []
+    for rows in points.values():
+        flat = [point for each in rows.values() for point in each]
+        one, two, *third = (
+            (list(column) for column in zip(*flat, strict=True)) if flat else ([], [])
+        )
+        estimates.append(
+            statistics.correlation_difference(one, third[0], two)
+            if third
+            else statistics.correlation(one, two)
+        )
+    return statistics.combined(estimates)
+
+
+def _jackknife(points: Points, networks: Sequence[tuple[Cell, str]]) -> float:
+    """The variance of z by leaving out one network after another."""
+    count = len(networks)
+    if count < 2:
+        return math.inf
+    left = []
+    for cell, method in networks:
+        rest = {name: each for name, each in points[cell].items() if name != method}
+        left.append(_combined({**points, cell: rest})[0])
+    mean = math.fsum(left) / count
+    return (count - 1) / count * math.fsum((one - mean) ** 2 for one in left)
+
+
 def _points(
     claim: Claim, results: Results, cell: Cell, metrics: list[str]
-) -> list[tuple[float, ...]]:
+) -> dict[str, list[tuple[float, ...]]]:
     test = claim.test
     calibrators = test.left.calibrators
     names = results.calibrators if calibrators == ("*",) else calibrators
-    found = []
+    found: dict[str, list[tuple[float, ...]]] = {}
     for calibrator in names:
         columns = [
             results.values(metric, calibrator=calibrator, part=test.left.part) for metric in metrics
@@ -99,5 +132,5 @@ def _points(
                 statistics.mean_of([one[seed] for seed in sorted(seeds)]).mean for one in runs
             )
             if seeds and all(map(math.isfinite, point)):
-                found.append(point)
+                found.setdefault(method, []).append(point)
     return found

@@ -170,13 +170,27 @@ def _why_none(test: Test, results: Results, absent: Sequence[str]) -> str:
 
 
 def _overall(test: Test, found: Sequence[Comparison]) -> Paired:
-    """The mean gain of all comparisons, over seeds or over settings; without the margin."""
+    """The mean gain of all comparisons, over seeds or over settings; without the margin.
+
+    A setting is a network trained in a way: several calibrators of its outputs share what
+    chance gave it, and count as one, by their mean.
+    """
     if test.pairs == "settings":
-        return statistics.paired([one.plain.mean for one in found])
+        groups = _by_setting(found)
+        return statistics.paired(
+            [statistics.mean_of([one.plain.mean for one in each]).mean for each in groups]
+        )
     found, seeds = _aligned(found)
     return statistics.paired(
         [statistics.mean_of([one.gains[seed] for one in found]).mean for seed in seeds]
     )
+
+
+def _by_setting(found: Sequence[Comparison]) -> list[list[Comparison]]:
+    groups: dict[object, list[Comparison]] = {}
+    for one in found:
+        groups.setdefault(one.places, []).append(one)
+    return list(groups.values())
 
 
 def _aligned(found: Sequence[Comparison]) -> tuple[list[Comparison], list[int]]:
@@ -250,6 +264,8 @@ def _mean(
     reason = f"mean of {kept} comparison{'s' * (kept > 1)}"
     if kept < len(found):
         reason += f" ({len(found) - kept} with fewer seeds left out)"
+    if test.pairs == "settings" and overall.count < kept:
+        reason += f" in {overall.count} settings"
     if missing:
         reason += f", without runs of {_listed(missing)}"
     if not shifted.tested:

@@ -172,7 +172,7 @@ def _unit(outcome: Outcome) -> str:
 
 def _count(outcome: Outcome) -> str:
     test = outcome.claim.test
-    word = "points" if test.correlation else test.pairs
+    word = "networks" if test.correlation else test.pairs
     return f"{outcome.pairs} {word if outcome.pairs != 1 else word.removesuffix('s')}"
 
 
