@@ -281,3 +281,9 @@ def test_a_process_that_makes_many_runs_compiles_each(splits, tmp_path, compiled
         config = Config(**QUICK | {"epochs": 1}, compile=True, seed=seed)
         train(config, tmp_path / str(seed), data=splits)
         assert len(compiled) == 2 * (seed + 1)
+
+
+def test_a_network_whose_layers_freeze_one_by_one_is_not_compiled(splits, tmp_path, compiled):
+    settings = QUICK | {"epochs": 4, "recipe": "plp"}
+    train(Config(**settings, compile=True), tmp_path / "run", data=splits)
+    assert len(compiled) == 1  # the loss

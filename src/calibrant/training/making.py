@@ -57,7 +57,8 @@ def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module |
     job.recipe.to(device)
     job.recipe.prepare(job)
     job.network.to(device=device, memory_format=form)  # type: ignore[call-overload]
-    called = torch.compile(job.network) if config.compile else job.network
+    compiled = config.compile and job.recipe.steady
+    called = torch.compile(job.network) if compiled else job.network
     optimizer = make_optimizer(config, job.network.parameters())
     job.model, job.optimizer = fabric.setup(called, optimizer)
     return job

@@ -30,6 +30,7 @@ class Recipe(nn.Module):
 
     name: ClassVar[str] = "standard"
     together: ClassVar[str] = "mean"  # how members become one run; see `family`
+    steady: ClassVar[bool] = True  # one graph of the network serves all epochs, so it can compile
 
     def members(self, config: Config) -> list[Config]:
         """Runs to be trained in this one's place and put together; most have none."""

@@ -27,10 +27,12 @@ class LayerPeeling(Recipe):
 
     From ``start`` (a share of the epochs) on, layers are frozen one after another from the
     classifier down, evenly over the epochs left, until ``share`` of the layers are. The papers
-    here give no schedule: these numbers are ours. BatchNorm's statistics go on.
+    here give no schedule: these numbers are ours. BatchNorm's statistics go on. The network is
+    not compiled, whatever the settings say.
     """
 
     name = "plp"
+    steady = False  # other layers learn in each epoch: compiling anew would take longer than it
 
     def __init__(self, *, start: float = 0.5, share: float = 0.5) -> None:
         super().__init__()
