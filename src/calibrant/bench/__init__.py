@@ -6,7 +6,8 @@ from calibrant.bench.runner import Summary, run_specs, run_suite
 from calibrant.bench.spec import Spec
 from calibrant.bench.store import Store
 from calibrant.bench.suite import Suite, available
-from calibrant.bench.tables import Table, table
+from calibrant.bench.table_value import Table
+from calibrant.bench.tables import table
 
 __all__ = [
     "SCHEMA",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibrant.bench.cells import Results, results
-from calibrant.bench.tables import Table, table
+from calibrant.bench.table_value import Table
+from calibrant.bench.tables import table
 
 if TYPE_CHECKING:
     import pandas as pd

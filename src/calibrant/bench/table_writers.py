@@ -13,7 +13,7 @@ from calibrant.bench import statistics
 from calibrant.bench.figures import number, with_error
 
 if TYPE_CHECKING:
-    from calibrant.bench.tables import Entry, Table
+    from calibrant.bench.table_value import Entry, Table
 
 MARKS = {True: "+", False: "−", None: ""}
 # What LaTeX reads as commands, and the signs of ours that its plain fonts lack.

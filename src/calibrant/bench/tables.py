@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.bench import statistics
@@ -12,11 +10,11 @@ from calibrant.bench.cells import Cell, Results, Runs, results
 from calibrant.bench.figures import (
     canonical,
     check_metric,
-    heading,
     higher_is_better,
     parts_of,
 )
 from calibrant.bench.published import Figure, find
+from calibrant.bench.table_value import Block, Column, Entry, Table
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,103 +24,6 @@ if TYPE_CHECKING:
 
 METRICS = ("accuracy", "nll", "ece")
 OF_TWO_SETS = ("ood_auroc", "fpr95")  # test rows have them against those of another set only
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One figure of one method: ours over seeds, how it stands, and the published one."""
-
-    mean: statistics.Mean | None  # None: no run has it
-    planned: int  # runs the suite asks for
-    best: bool = False
-    tied: bool = False  # a paired test cannot tell it from the best
-    difference: statistics.Paired | None = None  # to the baseline
-    p: float | None = None  # of that difference, Holm-adjusted over the column; None: not tested
-    better: bool | None = None  # than the baseline, where p is below the level
-    published: Figure | None = None
-
-    @property
-    def told(self) -> bool | None:
-        """Better (True) or worse (False) than the baseline by the test; None: neither."""
-        return self.better if self.p is not None and self.p < statistics.LEVEL else None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A metric after a calibrator, of one part of the rows."""
-
-    metric: str
-    calibrator: str = "none"
-    has_published: bool = False
-    part: str = "test"
-    says_part: bool = False  # where others of the table are of other parts
-
-    @property
-    def heading(self) -> str:
-        """Its name, unit and better way, the calibrator, and the part where it must be said."""
-        after = "" if self.calibrator == "none" else f", after {self.calibrator}"
-        after += f", {in_words(self.part)}" if self.says_part else ""
-        text = heading(self.metric)
-        arrow = text[-1] if text[-1] in "↑↓" else ""
-        return f"{text[:-1].rstrip()}{after} {arrow}" if arrow else f"{text}{after}"
-
-
-@dataclass(frozen=True)
-class Block:
-    """The rows of one cell."""
-
-    cell: Cell
-    name: str
-    rows: tuple[tuple[str, tuple[Entry, ...]], ...]
-
-    @property
-    def shown(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
-        """The rows that have a figure, ours or published."""
-        return tuple((name, entries) for name, entries in self.rows if _has_any(entries))
-
-    @property
-    def waiting(self) -> str:
-        """In words, the rows that have none."""
-        names = [name for name, entries in self.rows if not _has_any(entries)]
-        return f"Not run yet: {', '.join(names)}." if names else ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Figures of a suite, ready to be written in any form."""
-
-    title: str
-    by: tuple[str, ...]
-    down: str  # what the rows are: method or calibrator
-    columns: tuple[Column, ...]
-    blocks: tuple[Block, ...]
-    baseline: str | None
-    parts: tuple[str, ...] = ("test",)
-    method: str | None = None  # whose calibrators the rows are
-
-    def to_markdown(self) -> str:
-        """As Markdown."""
-        from calibrant.bench.table_writers import markdown
-
-        return markdown(self)
-
-    def to_latex(self) -> str:
-        """As LaTeX, for the package booktabs."""
-        from calibrant.bench.table_writers import latex
-
-        return latex(self)
-
-    def to_csv(self) -> str:
-        """As CSV: a line a figure, plain numbers in the units of the store."""
-        from calibrant.bench.table_writers import comma_separated
-
-        return comma_separated(self)
-
-    def to_html(self) -> str:
-        """As an HTML fragment."""
-        from calibrant.bench.table_writers import html
-
-        return html(self)
 
 
 def table(
@@ -179,13 +80,6 @@ def table(
         parts=tuple(parts),
         method=names[0] if down == "calibrator" else None,
     )
-
-
-def in_words(part: str) -> str:
-    """A part of the rows as a heading has it, beside others."""
-    known = {"test": "clean", "test:*": "corrupted", "ood:*": "beside another set"}
-    severity = re.fullmatch(r"test:\*:(\d)", part)
-    return f"severity {severity[1]}" if severity else known.get(part, part)
 
 
 class _Asked(NamedTuple):
@@ -255,10 +149,6 @@ def _by_calibrator(
             for name in after:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
     return _assembled(found, asked, rows, several=len(parts) > 1)
-
-
-def _has_any(entries: Sequence[Entry]) -> bool:
-    return any(one.mean is not None or one.published is not None for one in entries)
 
 
 def _assembled(
