@@ -7,6 +7,7 @@ import os
 import shutil
 import warnings
 
+import numpy as np
 import pytest
 
 from calibrant.bench import SCHEMA, Spec, Store, make_row
@@ -126,6 +127,26 @@ def test_compacting_keeps_every_figure_and_survives_a_kill_amid_it(tmp_path, mon
     assert after.compact() is None
     after.add(ONE.key, [row(part="late")])
     assert ("late", "none") in after.done(ONE.key)
+
+
+def test_a_light_store_has_single_precision_and_a_run_s_last_time(tmp_path):
+    store = Store(tmp_path)
+    times = [f"2026-01-0{day}T00:00:00.000000Z" for day in (1, 2)]
+    store.add(ONE.key, [row(value=1 / 3, written=times[0]), row(part="p", value=0.1)])
+    store.add(ONE.key, [row(part="q", metric="ece", value=2.5, written=times[1])])
+    before = store.frame().set_index(["part", "metric"])
+    heavy = sum(path.stat().st_size for path in store.files())
+    path = Store(tmp_path).compact(light=True)
+    after = Store(tmp_path).frame().set_index(["part", "metric"])
+    assert path.stat().st_size < heavy
+    assert list(after.index) == list(before.index)
+    assert list(after["value"]) == pytest.approx(list(before["value"]), rel=1e-7)
+    assert list(after["value"]) == [float(np.float32(one)) for one in before["value"]]
+    assert set(after["written"]) == {before["written"].max()}
+    rest = [name for name in before.columns if name not in ("value", "seconds", "written")]
+    assert after[rest].equals(before[rest])
+    again = Store(tmp_path).compact(light=True)
+    assert again.read_bytes() == path.read_bytes()
 
 
 def _dies(*_, **__):
