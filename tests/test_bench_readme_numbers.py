@@ -120,3 +120,21 @@ def test_tables_claims_and_pages_are_made_of_the_store(script, root, monkeypatch
     assert len(claims) >= 90
     assert {one["status"] for one in claims} == {"not decided"}
     assert "no figures yet" in (root / "results/claims.md").read_text(encoding="utf-8")
+
+
+def test_results_of_a_bench_are_taken_in_once(script, root, tmp_path):
+    sys.modules.pop("take_results", None)
+    import take_results
+
+    suite = small(name="more", data="cifar100")
+    bench = Store(tmp_path / "bench" / "store")
+    for key, rows in frame_of(suite, VALUES).groupby("key"):
+        bench.add(str(key), rows.to_dict("records"))
+    store = Store(root / "results" / "store")
+    before, count = store.frame(), len(store.files())
+    take_results.main(str(tmp_path / "bench"), str(root / "results"))
+    after = Store(root / "results" / "store")
+    assert len(after.files()) == count + 1
+    assert len(after.frame()) == len(before) + len(bench.frame())
+    with pytest.raises(SystemExit, match="has no results that are not there already"):
+        take_results.main(str(root / "results"), str(root / "results"))
