@@ -25,7 +25,7 @@ import torch
 from torch.nn import functional as F
 
 from losses_report import HEAD, NAMES, merged, report
-from losses_steps import SETTINGS, STEPS, caller, trainable, whole_steps
+from losses_steps import CUDA_ONLY, SETTINGS, STEPS, caller, trainable, whole_steps
 
 SIZES = {
     "512x10": (512, 10),
@@ -91,7 +91,7 @@ def measure(device: torch.device, given: argparse.Namespace) -> dict:
         save()
     if "step" in given.parts:
         networks = given.step or (["resnet18", "resnet50"] if cuda else [])
-        settings = [one for one in given.settings if cuda or "graph" not in one]
+        settings = [one for one in given.settings if cuda or one not in CUDA_ONLY]
         for setting in settings:
             for network in networks:
 

@@ -17,21 +17,24 @@ from torch.nn import functional as F
 
 from calibrant import losses, models
 
-# What is compiled: nothing; the loss; the network and the loss, each a graph of its own, as
-# `compile: true` does in training. Cross-entropy is torch's own, compiled only in the third. In
-# the last two the whole step is one CUDA graph, replayed: the host starts it and no kernel, so
-# what is measured is the card's time, however busy the host.
+# What is compiled: nothing; the loss; the network and the loss, each by itself; the same as CUDA
+# graphs, as `compile: true` does in training on one card. Cross-entropy is torch's own, compiled
+# where the network is. In the last two the whole step is one CUDA graph, replayed: the host starts
+# it and no kernel, so what is measured is the card's time, however busy the host.
 SETTINGS = {
     "eager": "network and loss eager",
     "loss": "network eager, loss compiled",
     "compiled": "network and loss compiled",
+    "engine": "network and loss compiled into CUDA graphs, as in the engine",
     "graph": "network and loss eager, one CUDA graph",
     "loss_graph": "network eager, loss compiled, one CUDA graph",
 }
+WHOLE = ("compiled", "engine")  # settings that compile the network
+CUDA_ONLY = ("engine", "graph", "loss_graph")
 STEPS = 20  # in a block
 LEAD_IN = 3  # steps before a block's time is taken
 FEWEST_ROUNDS = 3
-_compiled: dict[tuple[str, int], Callable] = {}
+_compiled: dict[tuple[str, int, str | None], Callable] = {}
 
 
 def trainable(name: str, rows: int) -> torch.nn.Module:
@@ -47,9 +50,15 @@ def caller(loss: torch.nn.Module, rows: int, device: torch.device) -> Callable:
     return lambda logits, labels: loss(logits, labels, index=index)
 
 
-def compiled(name: str, call: Callable, rows: int) -> Callable:
+def mode(setting: str) -> str | None:
+    """The mode of torch.compile."""
+    return "reduce-overhead" if setting == "engine" else None
+
+
+def compiled(name: str, call: Callable, rows: int, setting: str) -> Callable:
     """One graph of the loss, the same for every network."""
-    if (name, rows) not in _compiled:
+    key = name, rows, mode(setting)
+    if key not in _compiled:
 
         def alone(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return call(logits, labels)
@@ -57,8 +66,8 @@ def compiled(name: str, call: Callable, rows: int) -> Callable:
         # Graphs are kept by the code they were made of, a few of each: give each loss its own,
         # as a process that trains with one of them has.
         alone.__code__ = alone.__code__.replace(co_name=f"alone_{name}")
-        _compiled[name, rows] = torch.compile(alone, fullgraph=True, dynamic=False)
-    return _compiled[name, rows]
+        _compiled[key] = torch.compile(alone, fullgraph=True, dynamic=False, mode=mode(setting))
+    return _compiled[key]
 
 
 class Stepper:
@@ -68,14 +77,16 @@ class Stepper:
         self.device = device
         self._graphs: dict[Callable, torch.cuda.CUDAGraph] | None = None
         self._pool = None
+        self._marks = setting == "engine"
+        if setting in CUDA_ONLY and device.type != "cuda":
+            raise ValueError(f"setting {setting!r} needs a CUDA device, not {device}")
         if "graph" in setting:
-            if device.type != "cuda":
-                raise ValueError(f"setting {setting!r} needs a CUDA device, not {device}")
             self._graphs, self._pool = {}, torch.cuda.graph_pool_handle()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         net = models.build(network, 100).to(device, memory_format=torch.channels_last)
-        self.net = torch.compile(net) if setting == "compiled" else net
+        whole = setting in WHOLE
+        self.net = torch.compile(net, mode=mode(setting)) if whole else net
         self.optimizer = torch.optim.SGD(
             net.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, nesterov=True
         )
@@ -107,6 +118,8 @@ class Stepper:
         return graph
 
     def _step(self, loss: Callable) -> None:
+        if self._marks:
+            torch.compiler.cudagraph_mark_step_begin()
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             logits = self.net(self.images)
         self.optimizer.zero_grad(set_to_none=True)
@@ -145,8 +158,8 @@ def whole_steps(
     """Milliseconds and overheads of every loss; ``save`` is given what there is, each round."""
     stepper = Stepper(network, setting, device, batch)
     plain: Callable = F.cross_entropy
-    if setting == "compiled":
-        plain = compiled("torch", F.cross_entropy, batch)
+    if setting in WHOLE:
+        plain = compiled("torch", F.cross_entropy, batch, setting)
     begun = time.perf_counter()
     for _ in range(5):
         stepper.step(plain)
@@ -154,7 +167,7 @@ def whole_steps(
     calls: dict[str, Callable] = {}
     for name in names:
         call = caller(trainable(name, batch).to(device), batch, device)
-        call = call if setting in ("eager", "graph") else compiled(name, call, batch)
+        call = call if setting in ("eager", "graph") else compiled(name, call, batch, setting)
         try:
             stepper.step(call)
             stepper.step(call)

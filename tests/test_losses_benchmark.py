@@ -47,8 +47,9 @@ def test_a_step_as_a_graph():
     import losses_steps
 
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="'graph' needs a CUDA device, not cpu"):
-            losses_steps.Stepper("lenet5", "graph", torch.device("cpu"), 4)
+        for setting in losses_steps.CUDA_ONLY:
+            with pytest.raises(ValueError, match=f"'{setting}' needs a CUDA device, not cpu"):
+                losses_steps.Stepper("lenet5", setting, torch.device("cpu"), 4)
         return
     cuda = torch.device("cuda")
     stepper = losses_steps.Stepper("lenet5", "graph", cuda, 4)
@@ -124,6 +125,10 @@ def test_memory_and_waits_are_told():
 def test_compiled_losses_keep_their_own_graphs():
     import losses_steps
 
-    first = losses_steps.compiled("one", lambda logits, labels: logits.sum(), 2)
-    second = losses_steps.compiled("two", lambda logits, labels: logits.sum(), 2)
-    assert losses_steps.compiled("one", None, 2) is first is not second
+    first = losses_steps.compiled("one", lambda logits, labels: logits.sum(), 2, "loss")
+    second = losses_steps.compiled("two", lambda logits, labels: logits.sum(), 2, "loss")
+    assert losses_steps.compiled("one", None, 2, "compiled") is first is not second
+    # As CUDA graphs it is another thing.
+    assert (
+        losses_steps.compiled("one", lambda logits, labels: logits.sum(), 2, "engine") is not first
+    )

@@ -276,6 +276,35 @@ def test_a_compiled_run_is_the_same_run_and_predictions_compile_nothing(splits, 
     assert plain.outcome["figures"] == fast.outcome["figures"]
 
 
+def test_a_loss_the_compiler_fails_on_is_trained_as_it_is(splits, tmp_path, monkeypatch):
+    whole = torch.compile
+
+    def compile(module, **_):
+        def backend(graph, inputs):
+            if isinstance(module, torch.nn.Module) and not list(module.parameters()):
+                raise RuntimeError("PassManager::run failed")
+            return graph.forward
+
+        return whole(module, backend=backend)
+
+    settings = QUICK | {"epochs": 1, "loss": "focal+0.5*s_avuc"}
+    plain = train(Config(**settings), tmp_path / "plain", data=splits)
+    monkeypatch.setattr(torch, "compile", compile)
+    with pytest.warns(UserWarning, match=r"failed on the loss focal\+0.5\*s_avuc.*PassManager"):
+        fast = train(Config(**settings, compile=True), tmp_path / "fast", data=splits)
+    left, right = plain.weights(), fast.weights()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_compiled_runs_are_cuda_graphs_on_one_card_alone():
+    from calibrant.training.making import graph_mode
+
+    one, two = Config(compile=True), Config(compile=True, devices=2)
+    assert graph_mode(one, torch.device("cuda")) == "reduce-overhead"
+    assert graph_mode(two, torch.device("cuda")) is None
+    assert graph_mode(one, torch.device("cpu")) is None
+
+
 def test_a_process_that_makes_many_runs_compiles_each(splits, tmp_path, compiled):
     for seed in range(10):  # PyTorch keeps eight graphs of one function, and then gives up
         config = Config(**QUICK | {"epochs": 1}, compile=True, seed=seed)

@@ -60,7 +60,7 @@ class Config:
     cutout: int = 0
     precision: str = "fp32"
     channels_last: bool = False
-    compile: bool = False
+    compile: bool = False  # network and loss; on one card into CUDA graphs
     device: str = "auto"
     devices: int = 1  # processes
 

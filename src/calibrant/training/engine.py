@@ -119,6 +119,8 @@ class Training:
                 now = rate(config, job.step, self._steps)
                 for group in job.optimizer.param_groups:
                     group["lr"] = now
+                if config.compile:  # what CUDA graphs made in the last step may be overwritten
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 value = one.loss(job, batch)
                 job.backward_step(value)
                 total, steps = total + value.detach(), steps + 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant import losses
 from calibrant.data.augment import Normalise
@@ -53,15 +54,54 @@ def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module |
     )
     if config.compile:
         torch.compiler.reset()  # graphs of earlier runs in this process fill a small store
-    job.criterion = torch.compile(job.loss) if config.compile else job.loss
+    job.criterion = _CompiledLoss(job.loss, config, device) if config.compile else job.loss
     job.recipe.to(device)
     job.recipe.prepare(job)
     job.network.to(device=device, memory_format=form)  # type: ignore[call-overload]
-    compiled = config.compile and job.recipe.steady
-    called = torch.compile(job.network) if compiled else job.network
+    compile_it = config.compile and job.recipe.steady
+    called = _compiled(job.network, config, device) if compile_it else job.network
     optimizer = make_optimizer(config, job.network.parameters())
     job.model, job.optimizer = fabric.setup(called, optimizer)
     return job
+
+
+def graph_mode(config: Config, device: torch.device) -> str | None:
+    """The compiler's mode: on one card CUDA graphs, started whole and not kernel by kernel.
+
+    Networks of CIFAR size keep a card less busy than the host is with starting their kernels.
+    """
+    alone = device.type == "cuda" and config.devices == 1
+    return "reduce-overhead" if alone else None
+
+
+def _compiled(module: nn.Module, config: Config, device: torch.device) -> Any:
+    return torch.compile(module, mode=graph_mode(config, device))
+
+
+class _CompiledLoss:
+    """A compiled loss, or the loss as it is where the compiler fails on it, which it says."""
+
+    def __init__(self, loss: nn.Module, config: Config, device: torch.device) -> None:
+        self._loss, self._name = loss, config.loss
+        self._call = _compiled(loss, config, device)
+
+    def __call__(self, *given: Any, **named: Any) -> Tensor:
+        """The loss."""
+        try:
+            value: Tensor = self._call(*given, **named)
+        except RuntimeError as error:
+            from torch._dynamo.exc import BackendCompilerFailed
+
+            if not isinstance(error, BackendCompilerFailed):
+                raise
+            why = (str(error.inner_exception).strip().splitlines() or ["no reason given"])[0]
+            warnings.warn(
+                f"the compiler failed on the loss {self._name}, which is not compiled then ({why})",
+                stacklevel=2,
+            )
+            self._call = self._loss
+            value = self._loss(*given, **named)
+        return value
 
 
 class _Parts(NamedTuple):
