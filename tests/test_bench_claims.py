@@ -128,6 +128,28 @@ def test_methods_planned_and_not_run_leave_it_open():
     assert "does not have crl" in why(found)
 
 
+def test_what_is_there_is_not_called_missing():
+    wide = small(data="cifar10, cifar100")
+
+    def but(name, runs, lacks):
+        return lambda spec: None if lacks(spec.config) else runs[spec.config.seed]
+
+    lacks = {"acls": lambda config: False, "cross_entropy": lambda config: config.data != "cifar10"}
+    frame = frame_of(wide, {name: but(name, AHEAD[name], lacks[name]) for name in lacks})
+    found = outcome(BETTER, frame, wide)
+    assert found.missing == ("cross_entropy (cifar100, resnet50)",)
+    assert found.status == "not decided"
+    # Runs of both that share no seed compare nothing, which is not to pass for a comparison.
+    lacks = {
+        "acls": lambda config: config.data != "cifar10" and config.seed != 0,
+        "cross_entropy": lambda config: config.data != "cifar10" and config.seed == 0,
+    }
+    frame = frame_of(wide, {name: but(name, AHEAD[name], lacks[name]) for name in lacks})
+    found = outcome(BETTER, frame, wide)
+    assert found.missing == ("a seed of both acls and cross_entropy (cifar100, resnet50)",)
+    assert found.status == "not decided"
+
+
 def test_fails_wants_holms_correction():
     # One of ten comparisons at p = 0.03 against left is what chance does.
     generator = np.random.default_rng(3)

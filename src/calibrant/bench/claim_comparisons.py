@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ from calibrant.bench.statistics import Paired
 if TYPE_CHECKING:
     from calibrant.bench.claims import Side, Test
 
+Place = tuple[Cell, str]  # with a method
 Entry = tuple[str, str, Runs]  # method, calibrator, a figure for each seed
-Figures = dict[str, dict[tuple[Cell, str], Runs]]  # by calibrator
+Figures = dict[str, dict[Place, Runs]]  # by calibrator
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Comparison:
     metric: str
     gains: Runs
     margin: float
-    places: tuple[tuple[Cell, str], ...]  # the runs it is made of
+    places: tuple[Place, ...]  # the runs it is made of
 
     @property
     def name(self) -> str:
@@ -81,6 +82,41 @@ def methods_of(test: Test, results: Results) -> set[str]:
     return {*shared, *test.left.methods, *test.right.methods}
 
 
+def absence(
+    test: Test, results: Results, planned: Sequence[Place], every: Sequence[Comparison]
+) -> tuple[list[Place], tuple[str, ...]]:
+    """The places without the figures a claim asks for, and all that it lacks, by name.
+
+    A method that has runs elsewhere is named with its setting.
+    """
+    there = _measured(test, results)
+    lacking = [one for one in planned if one not in there]
+    ran = {method for cell, method in planned if (cell, method) in there}
+    names = [
+        f"{method} ({results.name_of(cell)})" if method in ran else method
+        for cell, method in lacking
+    ]
+    names += [
+        f"a seed of both {one.left} and {one.right} ({one.cell})" for one in every if not one.gains
+    ]
+    return lacking, tuple(dict.fromkeys(names))
+
+
+def _measured(test: Test, results: Results) -> set[Place]:
+    """The cells and methods that have all figures a claim asks of them."""
+    lacking: set[Place] = set()
+    for place in range(max(len(test.metrics), len(test.left.metrics))):
+        for side in (test.left, test.right):
+            figures = _figures(test, side, results, place)
+            lacking |= {
+                one
+                for one in results.planned
+                if one[1] in _methods(test, side, results)
+                and not any(one in runs for runs in figures.values())
+            }
+    return set(results.planned) - lacking
+
+
 def is_about(test: Test, results: Results, cell: Cell) -> bool:
     """Whether the claim speaks of a cell."""
     return all(results.setting(cell, name) in values for name, values in test.only.items())
@@ -128,16 +164,19 @@ def _figures(
     }
 
 
+def _methods(test: Test, side: Side, results: Results) -> Iterable[str]:
+    named = side.methods or test.methods
+    return results.suite.methods if named == ("*",) else named
+
+
 def _entries(
     test: Test, side: Side, figures: Figures, cell: Cell, results: Results, place: int
 ) -> list[Entry]:
     """What a side has in a cell; of several methods the best one, where it picks."""
-    named = side.methods or test.methods
-    methods = results.suite.methods if named == ("*",) else named
     entries = [
         (method, calibrator, runs[cell, method])
         for calibrator, runs in figures.items()
-        for method in methods
+        for method in _methods(test, side, results)
         if (cell, method) in runs
     ]
     if not side.best or len(entries) < 2:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell, Results
-from calibrant.bench.claim_comparisons import Comparison, comparisons, is_about, methods_of
+from calibrant.bench.claim_comparisons import (
+    Comparison,
+    absence,
+    comparisons,
+    is_about,
+    methods_of,
+)
 from calibrant.bench.costs import minutes_for, minutes_missing
 from calibrant.bench.statistics import FEWEST, LEVEL, Paired
 
@@ -92,16 +98,11 @@ def tested(claim: Claim, results: Results) -> Outcome:
         for place in results.planned
         if place[1] in wanted and is_about(test, results, place[0])
     ]
-    found = [one for one in comparisons(test, results) if one.gains]
+    every = list(comparisons(test, results))
+    found = [one for one in every if one.gains]
     absent = tuple(sorted(wanted - set(results.suite.methods)))
     metric = (test.metrics or test.left.metrics)[0]
-    ran = {place for one in found for place in one.places}
-    # Of a choice among methods only the chosen one is compared.
-    picks = test.left.best or test.right.best
-    lacking = [
-        one for one in planned if one not in ran and not (picks and not results.lacking.get(one))
-    ]
-    missing = _named(results, lacking, {method for _, method in ran})
+    lacking, missing = absence(test, results, planned, every)
     if not found:
         return Outcome(
             claim,
@@ -144,16 +145,6 @@ def stand(paired: Paired, p: float | None = None) -> int:
     if p is None or p >= LEVEL:
         return 0
     return 1 if paired.mean > 0 else -1
-
-
-def _named(results: Results, places: Sequence[tuple[Cell, str]], ran: set[str]) -> tuple[str, ...]:
-    """Methods without runs; with the setting where they have runs in others."""
-    return tuple(
-        dict.fromkeys(
-            f"{method} ({results.name_of(cell)})" if method in ran else method
-            for cell, method in places
-        )
-    )
 
 
 def _complete(test: Test, results: Results) -> bool:
