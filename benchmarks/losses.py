@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from losses_report import HEAD, NAMES, merged, report
 from losses_steps import CUDA_ONLY, SETTINGS, STEPS, caller, trainable, whole_steps
+from losses_waits import FLAT_ONLY, waits
 
 SIZES = {
     "512x10": (512, 10),
@@ -33,7 +34,6 @@ SIZES = {
     "256x1000": (256, 1000),
     "8x12x180x240": (8, 12, 180, 240),
 }
-FLAT_ONLY = ("crl", "kde_ece")
 MEMORY = {"cpc": (256, 1000), "kde_ece": (1024, 1000)}
 PARTS = ("step", "waits", "memory", "alone")
 
@@ -84,7 +84,7 @@ def measure(device: torch.device, given: argparse.Namespace) -> dict:
             given.json.write_text(json.dumps(merged([*here, [found]]), indent=1))
 
     if "waits" in given.parts and cuda:
-        found["waits"] = {name: waits(name, device) for name in given.only}
+        found["profiled"] = {name: waits(name, device) for name in given.only}
         save()
     if "memory" in given.parts and cuda:
         found["memory"] = {name: memory(name) for name in MEMORY if name in given.only}
@@ -167,22 +167,6 @@ def alone(
     times = [mine for mine, _ in pairs]
     ratios = [mine / other for mine, other in pairs]
     return {"seconds": statistics.median(times), "ratio": statistics.median(ratios)}
-
-
-def waits(name: str, device: torch.device) -> bool:
-    """Whether the loss ever makes the host wait for the device."""
-    logits, labels = batch((512, 100), device)
-    loss = caller(trainable(name, 512).to(device), 512, device)
-    loss(logits, labels).backward()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        loss(logits, labels).backward()
-    except RuntimeError:
-        return True
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return False
 
 
 def memory(name: str) -> dict:

@@ -45,7 +45,20 @@ def report(found: list[dict]) -> str:
         )
         if one.get("steps"):
             parts += [targets(one), *step_tables(one)]
-        if one.get("waits"):
+        if one.get("profiled"):
+            waiting = [
+                f"{name} of {kind} ({', '.join(calls)})"
+                for name, kinds in one["profiled"].items()
+                for kind, calls in kinds.items()
+                if calls
+            ]
+            count = sum(len(kinds) for kinds in one["profiled"].values())
+            parts.append(
+                f"Losses that make the host wait for the device, of {len(one['profiled'])} in "
+                f"{count} kinds of batch (class indices, probabilities, class weights, dense), by "
+                f"what the profiler saw: {'; '.join(waiting) or 'none'} (target: none)."
+            )
+        elif one.get("waits"):
             waiting = [name for name, does in one["waits"].items() if does]
             parts.append(
                 f"Losses, of {len(one['waits'])}, that make the host wait for the device: "

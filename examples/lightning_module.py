@@ -3,6 +3,8 @@
     pip install 'calibrant[train]' && python examples/lightning_module.py
 
 As part of the module it moves to the device, and what it remembers is saved in checkpoints.
+In several processes a loss that remembers samples (``crl``) must keep what each has counted:
+``strategy=DDPStrategy(broadcast_buffers=False)``, and ``history.synchronize()`` after each epoch.
 """
 
 from __future__ import annotations

@@ -208,6 +208,22 @@ class TestBatch:
         assert found[2] == pytest.approx(wanted, rel=1e-9)
         assert abs(found[1] - wanted) < abs(found[0] - wanted)
 
+    def test_at_the_ends_of_the_threshold_every_row_is_certain_or_none(self):
+        # κ → 0: t = 1 and tanh h alone is left; κ → 1 (of h in nats, above ln K): 1 - tanh h alone
+        for term, soft, hard in (
+            (self.vague, 1e-15, 1e-15),
+            (1 - self.vague, 1 - 1e-15, 9.0),
+        ):
+            bad = self.right if term is self.vague else ~self.right
+            wanted = math.log(1 + term[bad].sum() / term[~bad].sum())
+            found = s_avuc(self.z, self.y, threshold=soft).item()
+            assert found == pytest.approx(wanted, rel=1e-9)
+            part = term * np.where(self.right, self.c, 1 - self.c)
+            wanted = math.log(1 + part[bad].sum() / part[~bad].sum())
+            for loss in (avuc, avuc_gs):
+                found = loss(self.z, self.y, threshold=hard).item()
+                assert found == pytest.approx(wanted, rel=1e-9)
+
     def test_soft_threshold_does_not_matter_as_the_temperature_grows(self):
         # t → 1/2 in every term, which then cancels
         term = np.where(self.right, self.vague, 1 - self.vague)

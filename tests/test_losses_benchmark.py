@@ -112,6 +112,29 @@ def test_later_files_replace_what_they_measured_again():
     assert len(merged([[old], [{**new, "device": "E"}]])) == 2
 
 
+def test_what_the_profiler_saw_is_told():
+    from losses_report import report
+
+    seen = {
+        "focal": {"labels": [], "dense": []},
+        "crl": {"labels": ["cudaStreamSynchronize"], "probabilities": []},
+    }
+    text = report([{"device": "D", "torch": "2", "profiled": seen, "waits": {"focal": True}}])
+    assert "of 2 in 4 kinds of batch" in text
+    assert "saw: crl of labels (cudaStreamSynchronize) (target: none)" in text
+    seen["crl"]["labels"] = []
+    assert "saw: none" in report([{"device": "D", "torch": "2", "profiled": seen}])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_profiler_sees_a_wait():
+    from losses_waits import synchronisations
+
+    values = torch.randn(10, device="cuda")
+    assert synchronisations(lambda: values.sum().item())
+    assert not synchronisations(lambda: values.sum())
+
+
 def test_memory_and_waits_are_told():
     from losses_report import report
 

@@ -200,6 +200,21 @@ class TestEveryLoss:
         assert torch.allclose(found, value)
         assert torch.allclose(logits.grad, gradient, rtol=1e-6, atol=1e-9)
 
+    def test_compiles_whatever_the_shape(self, name):
+        torch._dynamo.reset()
+        loss = made(name)
+        whole = torch.compile(
+            lambda logits, target: call(loss, logits, target),
+            fullgraph=True,
+            dynamic=True,
+            backend="aot_eager",
+        )
+        for rows in (24, 17):
+            logits, target = batch(rows)
+            here = copy.deepcopy(loss)
+            found = whole(logits, target)
+            assert torch.allclose(found, call(here, logits, target))
+
     def test_bad_input_is_explained(self, name):
         logits, target = batch()
         with pytest.raises(InputError, match=r"labels must lie in 0\.\.4"):
@@ -212,6 +227,8 @@ class TestEveryLoss:
             call(made(name), logits[:0], target[:0])
         with pytest.raises(InputError, match="at least 2 classes"):
             call(made(name), logits[:, :1], target)
+        with pytest.raises(InputError, match="found 156"):  # a byte that reads -100
+            call(made(name), logits, torch.full((24,), 156, dtype=torch.uint8))
 
     def test_state_survives_a_checkpoint(self, name):
         logits, target = batch()
@@ -269,6 +286,11 @@ class TestPrimary:
         each = call(made(name, reduction="none"), logits, target)
         assert each.shape == (24,)
         assert each[3] == 0
+        image = logits.reshape(2, 3, 4, 5).permute(0, 3, 1, 2)
+        places = call(made(name, reduction="none"), image, target.reshape(2, 3, 4))
+        assert places.shape == (2, 3, 4)
+        if name not in ORDERED:
+            assert torch.allclose(places.reshape(-1), each)
         mean = call(made(name), logits, target)
         assert each.sum().item() / 23 == pytest.approx(mean.item(), rel=1e-9)
 
@@ -323,6 +345,9 @@ class TestComposition:
         loss = losses.compose(losses.Focal(gamma=2.0), (0.5, losses.SoftBinnedECE(num_bins=10)))
         parts = loss.parts(logits, target)
         assert parts["focal"] + 0.5 * parts["sb_ece"] == loss(logits, target)
+        twice = losses.get("focal+sb_ece+.25*sb_ece(form='bin')").parts(logits, target)
+        assert list(twice) == ["focal", "sb_ece", "sb_ece 2"]
+        assert twice["sb_ece 2"] == losses.sb_ece(logits, target, form="bin")
         text = losses.get("focal(gamma=2.0)+0.5*sb_ece(num_bins=10)")
         assert torch.equal(text(logits, target), loss(logits, target))
 
@@ -333,6 +358,7 @@ class TestComposition:
             ("sb_ece", (1.0,)),
             ("2*sb_ece", (2.0,)),
             ("focal+1e-3*sb_ece", (1e-3,)),
+            ("focal + 0.5 * s_avuc", (0.5,)),
             ("focal+1e+1*sb_ece(form='bin')", (10.0,)),
             ("focal + sb_ece + .25*sb_ece(form='bin')", (1.0, 0.25)),
         ],
@@ -358,6 +384,11 @@ class TestComposition:
             ("0.5*focal", "takes no weight"),
             ("focal+x*sb_ece", "must be a number"),
             ("focal+0.5*", "is not a loss"),
+            ("focal(gamma=2)(detach_weight=True)", "written once"),
+            ("focal(gamma=2, gamma=3)", "written once"),
+            ("crl", "give num_samples="),
+            ("sb_ece(num_bins=2.5)", "a whole num_bins"),
+            ("cpc(lambda1='a')", "finite numbers, found 'a'"),
             ("focal+0.5*sb_ece(2)", "name=value"),
             ("focal+0.5*sb_ece(num_bins=__import__('os'))", "plain values"),
             ("focal+0.5*sb_ece(bins=3)", "bins"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -49,6 +52,35 @@ class Largest(TorchDispatchMode):
             if isinstance(one, torch.Tensor) and 0 not in one.stride():
                 self.entries = max(self.entries, one.numel())
         return found
+
+
+MEMORY = """
+import resource, sys, torch
+from calibrant import losses
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024  # MiB
+name, rows, soft = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "soft"
+logits = torch.randn(rows, 1000).requires_grad_()
+target = torch.softmax(logits.detach(), 1) if soft else torch.randint(1000, (rows,))
+losses.make(name)(logits[:2, :4], target[:2, :4] if soft else target[:2] % 4).backward()
+before = peak()
+losses.make(name)(logits, target).backward()
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is told otherwise there")
+@pytest.mark.parametrize(
+    ("name", "rows", "kind"),
+    [("cpc", 256, "hard"), ("cpc", 256, "soft"), ("kde_ece", 1024, "hard")],
+)
+def test_a_thousand_classes_take_little_memory(name, rows, kind):
+    # What the process holds, not what each tensor does: small ones between large ones cost too.
+    command = [sys.executable, "-c", MEMORY, name, str(rows), kind]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 1024
 
 
 def test_the_reference_is_what_was_worked_by_hand():

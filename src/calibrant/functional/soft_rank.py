@@ -56,7 +56,7 @@ def soft_rank(values: Tensor, *, strength: float = 0.05) -> Tensor:
     tensor([2.4667, 1.6667, 1.8667])
     """
     values = _checked(values)
-    if not (math.isfinite(strength) and strength > 0):
+    if not 0 < strength < math.inf:  # also of a strength that a compiler holds open
         raise InputError(
             f"strength must be positive and finite, found {strength}; for ranks without "
             "smoothing use hard_rank"

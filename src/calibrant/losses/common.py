@@ -26,9 +26,15 @@ class Rows:
     """Logits and labels, in at least float32; what follows from them, once it is asked for."""
 
     def __init__(
-        self, logits: Tensor, labels: Tensor | None, soft: Tensor | None, ignore_index: int
+        self,
+        logits: Tensor,
+        labels: Tensor | None,
+        soft: Tensor | None,
+        ignore_index: int,
+        shape: tuple[int, ...],
     ) -> None:
         self.logits = logits  # (N,K) or (N,K,L)
+        self.shape = shape  # (N,...), of a number a row as the caller sees them
         self.labels = labels  # (N,) or (N,L), as given; None where targets are soft
         self.soft = soft  # class-probability targets, of the shape of the logits
         self.ignore_index = ignore_index
@@ -103,10 +109,12 @@ def rows_of(input: Input, target: Tensor, ignore_index: int = IGNORED) -> Rows:
     if isinstance(input, Rows):
         return input
     check(input, target, ignore_index)
-    logits = at_least_float32(input)
+    logits, shape = at_least_float32(input), (input.shape[0], *input.shape[2:])
     if target.is_floating_point():
-        return Rows(logits, None, target.to(logits.dtype).reshape(logits.shape), ignore_index)
-    return Rows(logits, target.long().reshape(logits[:, 0].shape), None, ignore_index)
+        soft = target.to(logits.dtype).reshape(logits.shape)
+        return Rows(logits, None, soft, ignore_index, shape)
+    labels = target.long().reshape(logits[:, 0].shape)
+    return Rows(logits, labels, None, ignore_index, shape)
 
 
 def at_least_float32(input: Tensor) -> Tensor:
@@ -176,7 +184,7 @@ def row_mean(values: Tensor, rows: Rows) -> Tensor:
 
 
 def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = None) -> Tensor:
-    """One value a row, 0 where ignored, their mean or their sum; ignored rows are not counted.
+    """One value a row (N,...), 0 where ignored, or their mean or sum; ignored rows do not count.
 
     Where the values carry class weights, ``weight`` is given again: as in
     `torch.nn.CrossEntropyLoss`, the mean is over the weights of class indices, and over the
@@ -184,7 +192,7 @@ def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = N
     """
     check_reduction(reduction)
     if reduction == "none":
-        return values
+        return values.reshape(rows.shape)
     if reduction == "sum":
         return values.sum()
     if weight is None or rows.labels is None:
@@ -259,6 +267,7 @@ def check(input: Tensor, target: Tensor, ignore_index: int) -> None:
     # Reading values would wait for a device, and break a graph: only eager CPU rows are read.
     if target.is_floating_point() or input.device.type != "cpu" or torch.compiler.is_compiling():
         return
+    target = target.long()  # a byte would take ignore_index for a label of its own
     low, high = target.aminmax()
     if int(low) < 0 or int(high) >= input.shape[1]:
         wrong = (target != ignore_index) & ((target < 0) | (target >= input.shape[1]))

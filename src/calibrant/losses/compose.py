@@ -51,13 +51,15 @@ class Composed(nn.Module):
         return torch.stack(values).sum() if len(values) > 1 else values[0]
 
     def parts(self, input: Tensor, target: Tensor, **extra: Any) -> dict[str, Tensor]:
-        """Each part's own value, without its β, by name: for a log."""
+        """Each part's own value, without its β, by name, for a log: a second sb_ece is ``sb_ece 2``."""
         index = extra.get("index")
+        found: dict[str, Tensor] = {}
         with torch.no_grad():
-            return {
-                part.name: _call(part, input, target, index)
-                for part in (self.primary, *self._terms())
-            }
+            for part in (self.primary, *self._terms()):
+                again = sum(part.name == name.split(" ")[0] for name in found)
+                name = f"{part.name} {again + 1}" if again else part.name
+                found[name] = _call(part, input, target, index)
+        return found
 
     def extra_repr(self) -> str:
         """The weights."""

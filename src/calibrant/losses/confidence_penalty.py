@@ -17,9 +17,9 @@ def confidence_penalty(
 ) -> Tensor:
     """−h, the mean over rows of Σ_k p_k ln p_k in nats, of (N,K,...) logits (ECP).
 
-    Pereyra et al. 2017. Between −ln K and 0, whatever the labels: they only say which rows are
-    ignored. β = 0.1 by default; figures that acls copies come from code that divides by K too,
-    which is β = 0.1/K.
+    Pereyra et al. 2017; the five papers print no equation. Between −ln K and 0, whatever the
+    labels: they only say which rows are ignored. β = 0.1 by default; figures that acls copies
+    come from code that divides by K too, which is β = 0.1/K.
     """
     rows = rows_of(input, target, ignore_index)
     return batch_value(row_mean(negative_entropy(rows), rows), rows, reduction)

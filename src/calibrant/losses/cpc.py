@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
+from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import IGNORED, Input, Rows, batch_value, row_mean, rows_of
 
@@ -36,6 +37,7 @@ def cpc(
     Of class probabilities q the loss is its expectation over y ~ q. Time grows with K², memory
     does not; a second derivative is refused.
     """
+    _check(lambda1, lambda2)
     rows = rows_of(input, target, ignore_index)
     classes = rows.logits.shape[1]
     first = lambda1 / (classes - 1)
@@ -87,7 +89,8 @@ def _pair_sums(
 ) -> tuple[Tensor, Tensor]:
     """The sum and its gradient; blocks of k against every l, so never all pairs at once."""
     classes = logits.shape[1]
-    values, in_rows, columns = [], [], None
+    value, rows = torch.zeros_like(logits[:, 0]), torch.empty_like(logits)
+    columns = None
     # A compiled graph holds every block, and need not hold what is in one.
     in_cache = logits.device.type == "cpu" and not torch.compiler.is_compiling()
     at_once = _PAIRS if in_cache else _DEVICE_PAIRS
@@ -100,14 +103,18 @@ def _pair_sums(
             weight = first[:, block].unsqueeze(2) - second.unsqueeze(1)
             cost, pull = weight * cost, weight * pull
             columns = pull.sum(1) if columns is None else columns + pull.sum(1)
-        values.append(cost.sum((1, 2)))
-        in_rows.append(pull.sum(2))
-    value = torch.stack(values).sum(0) if len(values) > 1 else values[0]
-    rows = torch.cat(in_rows, 1) if len(in_rows) > 1 else in_rows[0]
+        value = value + cost.sum((1, 2))
+        rows[:, block] = pull.sum(2)  # small tensors kept between large ones would scatter memory
     # The pairs k = l came along: ln 2 each, and a gradient that cancels.
     if first is not None and second is not None and columns is not None:
         return value - math.log(2) * (first - second).sum(1), columns - rows
     return value - math.log(2) * classes, classes - 2 * rows
+
+
+def _check(*weights: float) -> None:
+    for weight in weights:
+        if not isinstance(weight, (int, float)) or not abs(weight) < math.inf:
+            raise InputError(f"lambda1 and lambda2 are finite numbers, found {weight!r}")
 
 
 class PairwiseConstraints(SecondaryLoss):
@@ -120,6 +127,7 @@ class PairwiseConstraints(SecondaryLoss):
         self, *, lambda1: float = 0.1, lambda2: float = 1.0, **common: Unpack[Reduced]
     ) -> None:
         super().__init__(**common)
+        _check(lambda1, lambda2)
         self.lambda1, self.lambda2 = lambda1, lambda2
 
     def forward(self, input: Input, target: Tensor) -> Tensor:

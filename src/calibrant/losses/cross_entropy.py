@@ -17,7 +17,7 @@ def cross_entropy(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−ln p_y of (N,K,...) logits; of class probabilities q, −Σ_k q_k ln p_k.
+    """−ln p_y of (N,K,...) logits; of class probabilities q, −Σ_k q_k ln p_k (acls eq. 1).
 
     PyTorch's own, but for a batch with no row that counts, whose mean is 0 and not NaN.
     """

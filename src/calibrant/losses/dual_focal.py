@@ -22,6 +22,7 @@ def dual_focal(
 ) -> Tensor:
     """−(1 − p_y + p_j)^γ ln p_y of (N,K,...) logits (Tao et al. 2023).
 
+    The five papers name it and print no equation.
     p_j is the largest p_k strictly below p_y, 0 where there is none, and its gradient is kept.
     Over all k ≠ y instead, training collapsed. The loss jumps where another class passes the
     true one. Good γ per network are in table 4 of r-aurc. Of class probabilities q it is the

@@ -26,10 +26,10 @@ def flsd(
 ) -> Tensor:
     """−(1−p_y)^γ ln p_y of (N,K,...) logits, γ = 5 where p_y < 0.2 and 3 elsewhere.
 
-    FLSD-53 of Mukhoti et al. 2020, FL-53 in r-aurc (section 5). acls writes the predicted
-    class's probability in the condition; the true class's is meant. The gradient flows through
-    the weight; the loss jumps where p_y passes the threshold. Of class probabilities q it is
-    the expectation, Σ_k q_k·(loss of class k).
+    FLSD-53 of Mukhoti et al. 2020, FL-53 in r-aurc (section 5). acls supplement (1) has the
+    predicted class's probability in the condition; the true class's is meant. The gradient
+    flows through the weight; the loss jumps where p_y passes the threshold. Of class
+    probabilities q it is the expectation, Σ_k q_k·(loss of class k).
     """
 
     check_gamma(gamma_below, gamma_above)

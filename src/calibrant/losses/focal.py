@@ -21,7 +21,7 @@ def focal(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−(1−p_y)^γ ln p_y of (N,K,...) logits (Lin et al. 2017; Mukhoti et al. 2020).
+    """−(1−p_y)^γ ln p_y of (N,K,...) logits, r-aurc eq. 2 (Lin et al. 2017; Mukhoti et al. 2020).
 
     The gradient flows through the weight (1−p_y)^γ. ``detach_weight=True`` holds it
     constant, as the code of class-scaling does: then the value is no potential of its

@@ -23,9 +23,10 @@ def kde_ece(
 ) -> Tensor:
     """Mean over rows j of ‖E[y|f_j] − f_j‖_p^p, f = softmax of (N,K) logits.
 
-    Popordanoska et al. 2022, canonical ECE^KDE: E[y|f_j] = Σ_{i≠j} k(f_j; f_i) y_i over
-    Σ_{i≠j} k(f_j; f_i), k the Dirichlet kernel, in log space and float64. ``bandwidth`` is that of
-    largest leave-one-out likelihood of the batch, a constant to the gradient, unless given.
+    Popordanoska et al. 2022, canonical ECE^KDE, of which the five papers print no equation:
+    E[y|f_j] = Σ_{i≠j} k(f_j; f_i) y_i over Σ_{i≠j} k(f_j; f_i), k the Dirichlet kernel, in log
+    space and float64. ``bandwidth`` is that of largest leave-one-out likelihood of the batch, a
+    constant to the gradient, unless given.
     A network that has learned nothing yet gives rows close together, for which it is tiny and
     the gradient, which grows with 1/h, outweighs cross-entropy's: training may then end at one
     prediction for all, which is calibrated too. Give a bandwidth (0.05, say) from scratch.

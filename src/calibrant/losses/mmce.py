@@ -24,10 +24,11 @@ def mmce(
 ) -> Tensor:
     """MMCE² of a batch of (N,K,...) logits: (1/N²) Σ_ij (a_i−c_i)(a_j−c_j) exp(−|c_i−c_j|/width).
 
-    Kumar et al. 2018 ("Trainable calibration measures"), the biased estimate over all pairs,
-    i = j among them, and without the square root, as methods.md prints it: its gradient has no
-    end where the value is 0. Differentiated through c in the kernel too. Of class probabilities
-    a is the label's share of the prediction. The value is of the local batch.
+    Kumar et al. 2018 ("Trainable calibration measures"); the five papers print no equation. The
+    biased estimate over all pairs, i = j among them, and without the square root, as methods.md
+    prints it: its gradient has no end where the value is 0. Differentiated through c in the
+    kernel too. Of class probabilities a is the label's share of the prediction. The value is of
+    the local batch.
 
     Takes O(N log N) time and O(N) memory (see `laplacian_form`), so dense rows are fine.
     """

@@ -62,7 +62,9 @@ SECONDARY = {kind.name: kind for kind in _SECONDARY}
 # Options of every part; num_samples, the size of the training set, is for those with memory.
 SHARED = ("reduction", "ignore_index", "num_samples")
 Term = tuple[float | None, str, dict[str, Any]]  # weight, name, options
-_TERM = re.compile(r"^(?:(?P<beta>[^*()]+)\*)?(?P<name>[A-Za-z_]\w*)(?P<options>\(.*\))?$", re.S)
+_TERM = re.compile(
+    r"^(?:(?P<beta>[^*()]+)\*\s*)?(?P<name>[A-Za-z_]\w*)\s*(?P<options>\(.*\))?$", re.S
+)
 
 
 def available() -> dict[str, str]:
@@ -91,8 +93,13 @@ def get(name: str, **options: Any) -> nn.Module:
 def make(name: str, **options: Any) -> Loss:
     """The bare loss, primary or secondary, by name."""
     kind = _find(name)
-    if "num_samples" not in inspect.signature(kind).parameters:
+    memory = inspect.signature(kind).parameters.get("num_samples")
+    if memory is None:
         options.pop("num_samples", None)
+    elif memory.default is memory.empty and "num_samples" not in options:
+        raise InputError(
+            f"loss {name!r} remembers the training samples: give num_samples=, how many there are"
+        )
     try:
         return kind(**options)
     except TypeError as error:
@@ -187,11 +194,14 @@ def _options(written: str | None, text: str) -> dict[str, Any]:
     try:
         call = ast.parse(f"f{written}", mode="eval").body
         assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)  # f(...)(...) calls what f(...) gives
         assert not call.args
-        assert all(keyword.arg for keyword in call.keywords)
+        names = [keyword.arg for keyword in call.keywords]
+        assert all(names)
+        assert len(set(names)) == len(names)
         return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
         raise InputError(
-            f"options are written (name=value, ...) with plain values, found {written!r} in "
-            f"{text!r}"
+            f"options are written once, (name=value, ...), with plain values, found {written!r} "
+            f"in {text!r}"
         ) from None
