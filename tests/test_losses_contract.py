@@ -294,6 +294,11 @@ class TestPrimary:
         mean = call(made(name), logits, target)
         assert each.sum().item() / 23 == pytest.approx(mean.item(), rel=1e-9)
 
+    def test_another_reduction_is_refused(self, name):
+        logits, target = batch()
+        with pytest.raises(InputError, match="one of none, mean, sum, found 'avg'"):
+            getattr(losses, name)(logits, target, reduction="avg")
+
     def test_weight_weighs_samples_by_class(self, name):
         logits, target = batch()
         weight = torch.tensor([0.5, 1.0, 2.0, 0.0, 3.0])
@@ -385,6 +390,8 @@ class TestComposition:
             ("focal+x*sb_ece", "must be a number"),
             ("focal+0.5*", "is not a loss"),
             ("focal(gamma=2)(detach_weight=True)", "written once"),
+            ("focal(**{'gamma': 2})", "written once"),
+            ("focal+0.5*sb_ec", "Did you mean sb_ece"),
             ("focal(gamma=2, gamma=3)", "written once"),
             ("crl", "give num_samples="),
             ("sb_ece(num_bins=2.5)", "a whole num_bins"),
@@ -409,7 +416,11 @@ class TestComposition:
             (term, (), "primary"),
             (good, ((0.5, good),), "primary loss"),
             (good, (term,), "pairs"),
+            (good, ((0.5, term, "more"),), "pairs"),
+            (good, ((0.5, torch.nn.CrossEntropyLoss()),), "pairs"),
             (good, ((float("nan"), term),), "finite"),
+            (good, ((float("inf"), term),), "finite"),
+            (good, (("1", term),), "finite number, found '1'"),
             (losses.CrossEntropy(reduction="sum"), ((0.5, term),), "give both the same"),
             (losses.CrossEntropy(ignore_index=3), ((0.5, term),), "give both the same"),
         ):

@@ -331,3 +331,13 @@ def test_real_logits(data_folder):
                 z.double().tolist(), [ref.onehot(k, 10) for k in y.tolist()], form, over
             )
             assert sb_ece(z, y, form=form, over=over).item() == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("form", ["bin", "label"])
+def test_where_every_row_is_ignored_it_is_0(form, order):
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    value = losses.sb_ece(logits, torch.full((6,), -100), form=form, order=order)
+    value.backward()
+    assert value.item() == 0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))

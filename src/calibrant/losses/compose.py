@@ -51,7 +51,7 @@ class Composed(nn.Module):
         return torch.stack(values).sum() if len(values) > 1 else values[0]
 
     def parts(self, input: Tensor, target: Tensor, **extra: Any) -> dict[str, Tensor]:
-        """Each part's own value, without its β, by name, for a log: a second sb_ece is ``sb_ece 2``."""
+        """Each part's own value without its β, for a log; the second of a name has a 2 after it."""
         index = extra.get("index")
         found: dict[str, Tensor] = {}
         with torch.no_grad():
