@@ -29,7 +29,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from mutation_equal import EQUIVALENT
+from mutation_equal import EQUIVALENT, EXPLAINED, LAST, NEGATIVE, SAME
 from mutation_runs import (
     ROOT,
     SLACK,
@@ -116,12 +116,17 @@ def run(options: argparse.Namespace) -> None:
                     print(f"{says}:{line['line']} {line['what']}", file=sys.stderr, flush=True)
 
 
-def why(file: str, text: str, what: str) -> str:
-    """The reason a change cannot be told by its results, where one is written down."""
+def why(file: str, text: str, what: str) -> tuple[str, str]:
+    """The kind and the reason of a change that no test here can tell, where it is written down."""
     for named, words, change, reason in EQUIVALENT:
         if named == file and change == what and words in text:
-            return reason
-    return ""
+            return SAME, reason
+    before, _, after = what.partition(" → ")
+    for named, words, kind, reason in EXPLAINED:
+        fits = {LAST: before.replace("-1", "1") == after, NEGATIVE: after == "-2"}
+        if named == file and words in text and fits.get(reason, True):
+            return kind, reason
+    return "", ""
 
 
 def report(root: Path, lines: Sequence[dict[str, Any]]) -> str:
@@ -135,8 +140,8 @@ def report(root: Path, lines: Sequence[dict[str, Any]]) -> str:
         alive = [line for line in done if not line["caught"]]
         source = (root / "src" / "calibrant" / file).read_text(encoding="utf-8").splitlines()
         for line in alive:
-            line["why"] = why(file, source[line["line"] - 1], line["what"])
-        same = sum(bool(line["why"]) for line in alive)
+            line["kind"], line["why"] = why(file, source[line["line"] - 1], line["what"])
+        same = sum(line["kind"] == SAME for line in alive)
         counts = [len(every), len(done), len(done) - len(alive), same]
         totals = [one + more for one, more in zip(totals, counts, strict=True)]
         rows.append(_row(file, counts))

@@ -272,6 +272,24 @@ def test_dense_is_flattened(name):
     assert torch.allclose(back, flat[1], rtol=1e-6, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ignored", [0, 4, 5, 255])  # classes, the number of them, VOC's
+def test_any_label_may_be_the_ignored_one(name, ignored):
+    logits, target = batch(12)
+    target = torch.where(target == ignored, 2, target)
+    kept = torch.arange(12) % 4 != 1
+    marked = torch.where(kept, target, ignored)
+    if name in ORDERED:
+        loss = made(name, ignore_index=ignored)
+        assert torch.isfinite(call(loss, logits, marked))
+        return
+    value, gradient = value_and_gradient(made(name, ignore_index=ignored), logits, marked)
+    wanted, slope = value_and_gradient(made(name), logits[kept], target[kept])
+    assert torch.allclose(value, wanted, rtol=1e-9)
+    assert torch.allclose(gradient[kept], slope, rtol=1e-6, atol=1e-10)
+    assert not gradient[~kept].any()
+
+
 @pytest.mark.parametrize("name", sorted(FLAT_ONLY & set(NAMES)))
 def test_flat_ones_say_so(name):
     with pytest.raises(InputError, match=r"\(N,K\)"):

@@ -340,3 +340,11 @@ def test_training_ranks_confidence_by_the_record():
     seen = ranked.secondaries[0].history.counts[1]
     assert seen.min() == seen.max() > 1
     assert after > before + 0.01
+
+
+def test_a_training_set_may_have_one_sample():
+    loss = CorrectnessRanking(num_samples=1)
+    logits = torch.randn(1, 3, requires_grad=True)
+    value = loss(logits, torch.tensor([1]), index=torch.tensor([0]))
+    assert value.item() == 0
+    assert loss.history.counts[1].tolist() == [1]

@@ -133,6 +133,20 @@ def test_what_is_excused_is_a_change_that_is_made(benchmarks):
         assert reason
 
 
+def test_what_is_explained_is_there_to_be_changed(benchmarks):
+    from mutation import why
+    from mutation_equal import EXPLAINED, GPU, SAME
+
+    for file, words, kind, reason in EXPLAINED:
+        source = (ROOT / "src" / "calibrant" / file).read_text(encoding="utf-8").splitlines()
+        assert any(words in line for line in source), (file, words)
+        assert kind in (SAME, GPU)
+        assert reason
+    row = "functional/soft_rank_rows.py", "    flat = scaled.reshape(-1)"
+    assert why(*row, "-1 → -2")[0] == SAME
+    assert why(*row, "flat = scaled.reshape(-1) → flat = -scaled.reshape(-1)") == ("", "")
+
+
 @pytest.mark.slow
 def test_a_run_tells_caught_from_survived_resumes_and_reports(tmp_path):
     folder = project(tmp_path / "checkout")
