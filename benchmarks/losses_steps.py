@@ -17,20 +17,23 @@ from torch.nn import functional as F
 
 from calibrant import losses, models
 
-# What is compiled: nothing; the loss; the network and the loss, each by itself; the same as CUDA
-# graphs, as `compile: true` does in training on one card. Cross-entropy is torch's own, compiled
+# What is compiled: nothing; the loss; the loss as CUDA graphs, torch.compile's "reduce-overhead";
+# the network and the loss, each by itself; both as CUDA graphs, as `compile: true` does in
+# training on one card. Cross-entropy is torch's own, compiled
 # where the network is. In the last two the whole step is one CUDA graph, replayed: the host starts
 # it and no kernel, so what is measured is the card's time, however busy the host.
 SETTINGS = {
     "eager": "network and loss eager",
     "loss": "network eager, loss compiled",
+    "loss_graphed": "network eager, loss compiled into CUDA graphs",
     "compiled": "network and loss compiled",
     "engine": "network and loss compiled into CUDA graphs, as in the engine",
     "graph": "network and loss eager, one CUDA graph",
     "loss_graph": "network eager, loss compiled, one CUDA graph",
 }
 WHOLE = ("compiled", "engine")  # settings that compile the network
-CUDA_ONLY = ("engine", "graph", "loss_graph")
+GRAPHED = ("engine", "loss_graphed")  # by torch.compile
+CUDA_ONLY = (*GRAPHED, "graph", "loss_graph")  # the last two by a capture of the whole step
 STEPS = 20  # in a block
 LEAD_IN = 3  # steps before a block's time is taken
 FEWEST_ROUNDS = 3
@@ -52,7 +55,7 @@ def caller(loss: torch.nn.Module, rows: int, device: torch.device) -> Callable:
 
 def mode(setting: str) -> str | None:
     """The mode of torch.compile."""
-    return "reduce-overhead" if setting == "engine" else None
+    return "reduce-overhead" if setting in GRAPHED else None
 
 
 def compiled(name: str, call: Callable, rows: int, setting: str) -> Callable:
@@ -77,10 +80,10 @@ class Stepper:
         self.device = device
         self._graphs: dict[Callable, torch.cuda.CUDAGraph] | None = None
         self._pool = None
-        self._marks = setting == "engine"
+        self._marks = setting in GRAPHED
         if setting in CUDA_ONLY and device.type != "cuda":
             raise ValueError(f"setting {setting!r} needs a CUDA device, not {device}")
-        if "graph" in setting:
+        if setting in ("graph", "loss_graph"):
             self._graphs, self._pool = {}, torch.cuda.graph_pool_handle()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True
