@@ -21,6 +21,7 @@ from calibrant.training.recipes.cape import bin_accuracies
 from calibrant.training.recipes.mit import two_shares, unmix
 from calibrant.training.recipes.plp import LayerPeeling, layers_from_top
 from calibrant.training.recipes.stage_two import VariationalHead, kl_to_standard
+from kill_nursery import some_digits
 
 NAMES = list(recipes.available())
 LOSS = {"interleaved": "cross_entropy+1.0*sb_ece"}
@@ -67,6 +68,56 @@ def config(recipe="standard", **settings):
         "recipe_options": OPTIONS.get(recipe, {}),
     }
     return Config(**{**how, **settings})
+
+
+@pytest.fixture(scope="module")
+def plain(splits, tmp_path_factory):
+    """Trained as usual for long, in three seeds: overconfident."""
+    folder = tmp_path_factory.mktemp("plain")
+    return figures_of("standard", splits, folder)
+
+
+def figures_of(recipe, splits, folder, **settings):
+    """Mean figures of three seeds, 60 epochs each."""
+    runs = [
+        train(config(recipe, epochs=60, seed=seed, **settings), folder / str(seed), data=splits)
+        for seed in range(3)
+    ]
+    each = [run.outcome["figures"] for run in runs]
+    return {name: sum(one[name] for one in each) / 3 for name in each[0]}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("cutmix", {}),
+        ("mixup", {"recipe_options": {"alpha": 1.0}}),
+        ("mc_dropout", {}),
+        ("cape", {"recipe_options": {"start": 0.5}}),
+        ("vtst", {"recipe_options": {}}),
+        ("tst", {"recipe_options": {"epochs": 10, "head": "linear"}}),
+        ("plp", {"recipe_options": {"start": 0.3, "share": 0.9}}),
+        ("balcal", {}),
+        (
+            "interleaved",
+            {"loss": "cross_entropy+5*sb_ece", "recipe_options": {"held_out": 0.2}},
+        ),
+    ],
+)
+def test_each_lowers_the_error_it_is_for(recipe, settings, splits, plain, tmp_path):
+    """ECE of test rows below that of the usual way, and no worse a likelihood."""
+    found = figures_of(recipe, splits, tmp_path, **settings)
+    assert plain["test_ece"] > 0.14
+    assert found["test_ece"] < plain["test_ece"] - 0.005
+    assert found["test_nll"] < plain["test_nll"]
+    assert found["test_accuracy"] > plain["test_accuracy"] - 0.04
+
+
+def test_mit_keeps_the_confidence_that_mixup_loses(splits, tmp_path):
+    # What mixup leaves under-confident is the rows it was trained on.
+    mixed = figures_of("mixup", splits, tmp_path / "a", recipe_options={"alpha": 1.0})
+    found = figures_of("mit", splits, tmp_path / "b")
+    assert found["train_ece"] < 0.5 * mixed["train_ece"]
 
 
 class TestEveryRecipe:
@@ -217,6 +268,31 @@ class TestInterleaved:
         assert states[0] == 0
         assert states == sorted(states)  # once it begins it stays
 
+    def test_auto_resumes_to_the_bit_and_keeps_its_rate(self, tmp_path):
+        # Interleaving begins in between, and an epoch then has another number of steps.
+        class Stop(Exception):
+            pass
+
+        def stop(line):
+            if line["epoch"] == 38:
+                raise Stop
+
+        splits = some_digits(400, 300, 200)
+        options = {"interleave": "auto", "held_out": 0.3}
+        how = config("interleaved", recipe_options=options, epochs=40, validation=0.0)
+        how = how.changed(loss="cross_entropy+0.1*sb_ece")
+        whole = train(how, tmp_path / "whole", data=splits)
+        states = [line["interleaving"] for line in whole.metrics]
+        assert 0 < sum(states) < 37
+        rates = [line["lr"] for line in whole.metrics]
+        cosine = [0.05 * (1 + math.cos(math.pi * epoch / 40)) for epoch in range(40)]
+        assert rates == pytest.approx(cosine)
+        with pytest.raises(Stop):
+            train(how, tmp_path / "part", data=splits, on_epoch=stop)
+        part = train(how, tmp_path / "part", data=splits)
+        for file in ("weights.safetensors", "metrics.jsonl"):
+            assert (part.folder / file).read_bytes() == (whole.folder / file).read_bytes(), file
+
 
 class TestMixing:
     def test_losses_see_mixed_labels(self, splits):
@@ -316,6 +392,24 @@ class TestCaPE:
         assert told == [False, False, True, True, True, True]
         target = run.weights()["recipe.target"]
         assert target.shape == (400, 10)
+
+    @pytest.mark.parametrize(("epochs", "soft"), [(6, [3, 4, 5]), (4, [2, 3]), (2, [1])])
+    def test_targets_are_used_from_then_on(self, epochs, soft, splits, tmp_path, monkeypatch):
+        seen = set()
+        plain = recipes.Recipe.of_logits
+
+        def of_logits(job, logits, batch):
+            if batch.target.is_floating_point():
+                seen.add(job.epoch)
+            return plain(job, logits, batch)
+
+        monkeypatch.setattr(recipes.Recipe, "of_logits", staticmethod(of_logits))
+        train(config("cape", epochs=epochs, recipe_options={"start": 0.5}), tmp_path, data=splits)
+        assert sorted(seen) == soft
+
+    def test_targets_are_probabilities(self, splits, tmp_path):
+        run = train(config("cape", epochs=6), tmp_path, data=splits)
+        target = run.weights()["recipe.target"]
         assert torch.allclose(target.sum(1), torch.ones(400), atol=1e-5)
 
 
@@ -361,6 +455,28 @@ class TestStageTwo:
             torch.manual_seed(0)
             run = train(config(name), tmp_path / name, data=splits, network=User())
             assert run.outcome["figures"]["test_accuracy"] > 0.5
+
+    @pytest.mark.parametrize("name", ["mac_cal", "tst", "vtst", "balcal", "mc_dropout"])
+    def test_a_head_said_by_name(self, name, splits, tmp_path):
+        def user():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10))
+
+        with pytest.raises(InputError, match="found no classifier head"):  # before any epoch
+            make_job(config(name), splits, user())
+        how = config(name, head="3")
+        run = train(how, tmp_path / "run", data=splits, network=user())
+        assert run.outcome["figures"]["test_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("name", [one for one in NAMES if not recipes.get(one).dense])
+def test_pixel_by_pixel_is_refused_before_any_epoch(name, tmp_path):
+    images = torch.randint(256, (12, 3, 8, 8), dtype=torch.uint8)
+    labels = torch.randint(2, (12, 8, 8))
+    part = data.Images(images, labels, ("a", "b"))
+    splits = data.Splits(part, part, part, (0.5,) * 3, (0.2,) * 3)
+    with pytest.raises(InputError, match=f"{name} is for one label an image"):
+        make_job(config(name), splits, nn.Conv2d(3, 2, 1))
 
 
 class TestDropout:

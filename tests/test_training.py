@@ -53,6 +53,8 @@ class TestConfig:
             ({"milestones": [1.5]}, "whole numbers"),
             ({"model_options": 3}, "mapping"),
             ({"report_epoch": "best"}, "lowest_ece_after:N"),
+            ({"report_epoch": "lowest_ece_after:30"}, "there are 30 epochs"),
+            ({"report_epoch": "best_validation", "average": "swa"}, "swa averages the last"),
             ({"flip": 1}, "flip is bool"),
         ],
     )
@@ -225,6 +227,19 @@ class TestRuns:
         assert run.outcome["figures"]["validation_nll"] == pytest.approx(
             best["validation_nll"], rel=1e-6
         )
+
+    @pytest.mark.parametrize("rule", ["best_validation", "lowest_ece_after:2"])
+    def test_a_rule_without_rows_to_go_by_is_refused(self, rule, tmp_path, splits):
+        with pytest.raises(InputError, match="goes by validation rows, and there are none"):
+            train(Config(**QUICK, report_epoch=rule, validation=0.0), tmp_path)
+
+    def test_members_say_their_epochs(self, tmp_path, splits):
+        config = Config(**{**QUICK, "epochs": 6}, report_epoch="best_validation")
+        config = config.changed(recipe="deep_ensemble", recipe_options={"members": 2})
+        run = train(config, tmp_path, data=splits)
+        members = [Run(tmp_path / "members" / str(i)).outcome["epoch"] for i in range(2)]
+        assert run.outcome["epochs"] == members
+        assert (run.outcome["rule"], run.outcome["epochs_rule"]) == ("mean", "best_validation")
 
     def test_any_network_and_loss_with_memory(self, tmp_path, splits):
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

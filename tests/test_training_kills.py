@@ -74,7 +74,18 @@ def stopped(folder, splits, after):
     return folder / "checkpoint"
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "json", "empty", "gone"])
+FACTS = {  # what a JSON file that still reads may say wrongly
+    "step": lambda facts: facts | {"step": facts["step"] + 10},
+    "epoch": lambda facts: facts | {"epoch": 6},
+    "best": lambda facts: facts | {"best_value": 0.5},
+    "metric": lambda facts: facts | {"metrics": facts["metrics"][:-1]},
+    "renamed": lambda facts: {key.replace("step", "stop"): facts[key] for key in facts},
+    "unsigned": lambda facts: {key: facts[key] for key in facts if key != "facts_sha256"},
+    "list": lambda facts: [facts],
+}
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "json", "empty", "gone", *FACTS])
 def test_a_damaged_checkpoint_is_noticed(damage, splits, whole, tmp_path):
     held = stopped(tmp_path / "run", splits, after=5)
     tensors = held / "epoch-000005.safetensors"
@@ -85,6 +96,9 @@ def test_a_damaged_checkpoint_is_noticed(damage, splits, whole, tmp_path):
         tensors.write_bytes(content[:-7] + bytes([content[-7] ^ 1]) + content[-6:])
     elif damage == "json":
         (held / "epoch-000005.json").write_text('{"epoch": 5')
+    elif damage in FACTS:
+        told = held / "epoch-000005.json"
+        told.write_text(json.dumps(FACTS[damage](json.loads(told.read_text()))))
     elif damage == "empty":
         tensors.write_bytes(b"")
     else:

@@ -27,8 +27,7 @@ def free_port():
         return one.getsockname()[1]
 
 
-@pytest.mark.slow
-def test_two_processes_train_one_network(tmp_path):
+def in_two_processes(folder, *options):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     command += [
         f"--master-port={free_port()}",
@@ -36,9 +35,9 @@ def test_two_processes_train_one_network(tmp_path):
         "calibrant",
         "train",
         "-o",
-        str(tmp_path / "run"),
+        str(folder),
     ]
-    command += [*QUICK, "--devices", "2", "--quiet", "--no-report", "--loss", "crl"]
+    command += [*QUICK, "--devices", "2", *options]
     found = subprocess.run(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -48,6 +47,12 @@ def test_two_processes_train_one_network(tmp_path):
         check=False,
     )
     assert found.returncode == 0, found.stderr[-3000:]
+    return found
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_network(tmp_path):
+    in_two_processes(tmp_path / "run", "--quiet", "--no-report", "--loss", "crl")
     run = Run(tmp_path / "run")
     assert run.outcome["figures"]["test_accuracy"] > 0.8
     assert [line["epoch"] for line in run.metrics] == [1, 2, 3]
@@ -56,6 +61,24 @@ def test_two_processes_train_one_network(tmp_path):
     held = load_file(run.folder / "checkpoint" / "epoch-000003.safetensors")
     (seen,) = [value[1] for name, value in held.items() if name.endswith("history.counts")]
     assert (seen >= 2).float().mean() > 0.9
+
+
+@pytest.mark.slow
+def test_two_processes_with_layers_that_freeze(tmp_path):
+    in_two_processes(tmp_path / "run", "--quiet", "--no-report", "--recipe", "plp")
+    run = Run(tmp_path / "run")
+    assert run.metrics[-1]["frozen_layers"] > 0
+    assert run.outcome["figures"]["test_accuracy"] > 0.8
+
+
+@pytest.mark.slow
+def test_two_processes_make_an_ensemble_and_one_speaks(tmp_path):
+    options = ["--recipe", "deep_ensemble", "--set", "recipe_options={members: 2}", "--json"]
+    said = in_two_processes(tmp_path / "run", *options)
+    lines = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 1, 2, 3, 3]  # two members, the outcome
+    assert lines[-1]["epochs"] == [3, 3]
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 class TestCommand:

@@ -25,7 +25,7 @@ OF_THE_MACHINE = (
 )
 # Settings that came after the first keys, with the value that older runs had: left out of the
 # key at that value, so that runs made before keep theirs.
-ADDED: dict[str, Any] = {}
+ADDED: dict[str, Any] = {"head": None}
 KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
 MARK = "measured"  # the metric of the rows that say what has been measured
 SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all

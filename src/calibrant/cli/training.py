@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,8 @@ def train(
     from calibrant.training import train as train_run
 
     console = make_console(stderr=as_json)
+    first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
+    quiet, as_json = quiet or not first, as_json and first  # of several processes one speaks
     if not quiet:
         console.print(config.to_yaml().rstrip(), style="dim", soft_wrap=True)
     try:
@@ -80,7 +83,7 @@ def train(
             run = train_run(config, output, on_epoch=tell)
     except Diverged as error:
         raise InputError(str(error)) from None
-    if report and not (run.folder / "report.html").exists():
+    if report and first and not (run.folder / "report.html").exists():
         _write_report(run)
     if as_json:
         print(json.dumps(run.outcome))
@@ -145,8 +148,11 @@ def _show(run: Run, console: Any) -> None:
         if cells[0] is not None:
             table.add_row(part, *(f"{value:.4f}" for value in cells))
     console.print(table)
+    epochs = sorted(set(outcome.get("epochs", [outcome["epoch"]])))
+    told = f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"
     console.print(
-        f"epoch {outcome['epoch']} is reported ({outcome['rule']}); {outcome['seconds']:.0f} s",
+        f"{told} {'are' if len(epochs) > 1 else 'is'} reported ({outcome['rule']}); "
+        f"{outcome['seconds']:.0f} s",
         style="dim",
     )
     console.print(f"run: {run.folder}", soft_wrap=True)

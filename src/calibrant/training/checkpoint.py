@@ -1,8 +1,8 @@
 """Checkpoints that survive a kill at any moment: tensors in safetensors, the rest in JSON.
 
 A checkpoint is two files. The tensors are written under another name, flushed to the disk and
-renamed; then, in the same way, the JSON, which holds their digest. A checkpoint without a
-JSON file whose digest fits does not exist, and the one before it is used.
+renamed; then, in the same way, the JSON, which holds their digest and its own. A checkpoint
+without a JSON file whose digests fit does not exist, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def save(folder: Path, epoch: int, tensors: dict[str, Tensor], facts: dict[str, 
     base = folder / f"epoch-{epoch:06d}"
     write_whole(base.with_suffix(".safetensors"), content)
     told = {"epoch": epoch, "sha256": hashlib.sha256(content).hexdigest(), **facts}
+    told["facts_sha256"] = _digest(told)
     write_whole(base.with_suffix(".json"), json.dumps(told).encode())
     tidy(folder)
 
@@ -72,16 +73,22 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         try:
             facts = json.loads(base.with_suffix(".json").read_bytes())
             content = base.with_suffix(".safetensors").read_bytes()
-            if facts["sha256"] != hashlib.sha256(content).hexdigest():
+            own = facts.pop("facts_sha256")
+            if own != _digest(facts) or facts["sha256"] != hashlib.sha256(content).hexdigest():
                 raise ValueError("its digest does not fit")
             return from_bytes(content), facts
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             warnings.warn(
                 f"the checkpoint after epoch {epoch} is damaged ({error}): the one before it is "
                 "used",
                 stacklevel=2,
             )
     return None
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    """Of what the JSON says, however it is written."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _epochs(folder: Path) -> list[int]:

@@ -37,6 +37,7 @@ class Config:
     loss: str = "cross_entropy"  # as `calibrant.losses.get` reads it
     recipe: str = "standard"
     recipe_options: dict[str, Any] = field(default_factory=dict)
+    head: str | None = None  # the name of the network's classifier, where it is not found by itself
 
     epochs: int = 30
     batch_size: int = 128
@@ -85,7 +86,17 @@ class Config:
                 raise InputError(f"{name} is at least 1, found {getattr(self, name)}")
         if not self.lr > 0:
             raise InputError(f"lr is above 0, found {self.lr}")
-        reported_after(self.report_epoch)
+        after = reported_after(self.report_epoch)
+        if after is not None and after >= self.epochs:
+            raise InputError(
+                f"report_epoch {self.report_epoch} looks after epoch {after}, but there are "
+                f"{self.epochs} epochs: train longer, or choose another rule"
+            )
+        if self.average == "swa" and self.report_epoch != "last":
+            raise InputError(
+                f"swa averages the last epochs, and report_epoch {self.report_epoch} picks one: "
+                "use report_epoch last, or average ema"
+            )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Config:

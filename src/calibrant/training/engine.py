@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from calibrant import metrics
 from calibrant.data.batches import derived_seed
 from calibrant.data.value import Images, Splits
+from calibrant.functional.errors import InputError
 from calibrant.losses.history import CorrectnessHistory
 from calibrant.predictions import Predictions
 from calibrant.training import checkpoint
 from calibrant.training.config import Config, reported_after
 from calibrant.training.family import train_family
 from calibrant.training.job import Job
-from calibrant.training.making import Loaders, make_job
+from calibrant.training.making import Loaders, make_fabric, make_job
 from calibrant.training.optimise import Average, rate, renew_batch_norm
 from calibrant.training.recipes import get as get_recipe
 from calibrant.training.run import PARTS, Run, begin, write_metrics
@@ -50,7 +51,12 @@ def train(
     the place of those the settings name; they must be the same again when a run is taken up.
     ``on_epoch`` is given each epoch's line of metrics.
     """
-    run = begin(Path(folder), config)
+    several = make_fabric(config) if config.devices > 1 else None
+    if several is None or several.is_global_zero:
+        run = begin(Path(folder), config)
+    if several is not None:
+        several.barrier()  # the first process has made the folder
+        run = Run(Path(folder))
     if run.is_done:
         return run
     recipe = get_recipe(config.recipe, **config.recipe_options)
@@ -61,8 +67,8 @@ def train(
             fresh = None if network is None else copy.deepcopy(network)
             return train(member, where, data=data, network=fresh, on_epoch=on_epoch)
 
-        return train_family(run, members, recipe.together, one)
-    job = make_job(config, data, network)
+        return train_family(run, members, recipe.together, one, several)
+    job = make_job(config, data, network, several)
     with _fast(job):
         return Training(job, run, on_epoch).finish()
 
@@ -82,13 +88,18 @@ class Training:
         self.best_epoch, self.best_value = 0, math.inf
         dense = isinstance(job.train, Images) and job.train.is_dense
         self._glance = job.some_rows(GLANCE // 50 if dense else GLANCE)
+        self._seconds = 0.0  # of earlier sessions of the run
+        if config.report_epoch != "last" and not (job.validation and len(job.validation)):  # type: ignore[arg-type]
+            raise InputError(
+                f"report_epoch {config.report_epoch} goes by validation rows, and there are none: "
+                "hold some out (validation), or use last"
+            )
         self._resume()
 
     def finish(self) -> Run:
         """The epochs left, the second stage, the predictions, the figures."""
         job, config = self.job, self.job.config
-        self._steps = sum(len(job.batches(one.rows)) for one in job.recipe.passes(job))
-        begun = time.perf_counter()
+        begun = self._begun = time.perf_counter()
         while job.epoch < config.epochs:
             self._epoch()
             if job.epoch % config.checkpoint_every == 0 or job.epoch == config.epochs:
@@ -99,7 +110,7 @@ class Training:
         extra = job.recipe.finish(job)
         job.fabric.barrier()
         if job.fabric.is_global_zero:
-            self._report(extra, time.perf_counter() - begun)
+            self._report(extra, self._seconds + time.perf_counter() - begun)
         job.fabric.barrier()
         return self.run
 
@@ -114,9 +125,12 @@ class Training:
         recipe.before_epoch(job)
         total, steps = torch.zeros((), device=job.device), 0
         begun = time.perf_counter()
-        for offset, one in enumerate(recipe.passes(job)):
+        passes = recipe.passes(job)
+        # Of this epoch: a recipe may change its passes, and a rate goes by the epochs.
+        planned = sum(len(job.batches(one.rows)) for one in passes)
+        for offset, one in enumerate(passes):
             for batch in job.batches(one.rows, offset=offset):
-                now = rate(config, job.step, self._steps)
+                now = rate(config, job.epoch * planned + steps, planned)
                 for group in job.optimizer.param_groups:
                     group["lr"] = now
                 if config.compile:  # what CUDA graphs made in the last step may be overwritten
@@ -164,7 +178,7 @@ class Training:
         after = reported_after(rule)
         if after is None:
             value = -line["validation_accuracy"]
-        elif line["epoch"] > after or line["epoch"] == self.job.epochs:
+        elif line["epoch"] > after:
             value = line["validation_ece"]
         else:
             return
@@ -252,6 +266,7 @@ class Training:
             "best_epoch": self.best_epoch,
             "best_value": self.best_value if self.best_epoch else None,
             "metrics": self.lines,
+            "seconds": self._seconds + time.perf_counter() - self._begun,
         }
         checkpoint.save(self.run.folder / "checkpoint", job.epoch, tensors, facts)
 
@@ -273,6 +288,7 @@ class Training:
         self.best_epoch = facts["best_epoch"]
         self.best_value = math.inf if facts["best_value"] is None else facts["best_value"]
         job.epoch, job.step, self.lines = facts["epoch"], facts["step"], facts["metrics"]
+        self._seconds = facts["seconds"]
         torch.set_rng_state(tensors["random.cpu"])
         if job.device.type == "cuda" and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"], job.device)

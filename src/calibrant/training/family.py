@@ -20,18 +20,30 @@ FIGURES = ("accuracy", "nll", "ece")
 
 
 def train_family(
-    run: Run, members: list[Config], how: str, train_one: Callable[[Config, Path], Run]
+    run: Run,
+    members: list[Config],
+    how: str,
+    train_one: Callable[[Config, Path], Run],
+    several: Any = None,
 ) -> Run:
     """Train the members, those already done left as they are, and put them together.
 
-    ``how``: ``mean`` of their softmaxes, or the one of ``lowest_validation_ece``.
+    ``how``: ``mean`` of their softmaxes, or the one of ``lowest_validation_ece``. Of
+    ``several`` processes the first puts them together.
     """
     runs = [
         train_one(member, run.folder / "members" / str(number))
         for number, member in enumerate(members)
     ]
-    if not all(one.is_done for one in runs):
-        return run  # another process of the same job writes what is left
+    if several is None or several.is_global_zero:
+        _put_together(run, runs, how)
+    if several is not None:
+        several.barrier()
+    return run
+
+
+def _put_together(run: Run, runs: list[Run], how: str) -> None:
+    seconds = sum(one.outcome["seconds"] for one in runs)
     chosen: dict[str, Any] = {"rule": how, "members": len(runs)}
     if how == "lowest_validation_ece":
         errors = [one.outcome["figures"]["validation_ece"] for one in runs]
@@ -48,15 +60,17 @@ def train_family(
         for name in FIGURES:
             value = getattr(metrics, name)(said.scores, said.labels, ignore_index=said.ignore_index)
             figures[f"{part}_{name}"] = float(value)
+    epochs = [one.outcome["epoch"] for one in runs]
     outcome = {
-        "epoch": members[0].epochs,
+        "epoch": max(epochs),
+        "epochs": epochs,  # of each member
         "rule": how,
+        "epochs_rule": runs[0].config.report_epoch,
         "figures": figures,
         "recipe": {key: value for key, value in chosen.items() if isinstance(value, int)},
-        "seconds": sum(one.outcome["seconds"] for one in runs),
+        "seconds": seconds,
     }
     write_whole(run.folder / "run.json", json.dumps(outcome, indent=1).encode())
-    return run
 
 
 def mean_prediction(parts: list[Predictions]) -> Predictions:

@@ -119,7 +119,7 @@ class Job:
 
     def split(self) -> Split:
         """The network's feature extractor and head."""
-        return split(self.network)
+        return split(self.network, head=self.config.head)
 
     def replace_head(self, head: nn.Module) -> None:
         """Put another module in the place of the network's head."""

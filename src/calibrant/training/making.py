@@ -23,9 +23,11 @@ from calibrant.training.recipes import get as get_recipe
 Loaders: TypeAlias = tuple[Iterable[Any], Iterable[Any], Iterable[Any]]
 
 
-def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module | None) -> Job:
+def make_job(
+    config: Config, data: Splits | Loaders | None, network: nn.Module | None, fabric: Any = None
+) -> Job:
     """Everything a run needs, from its settings and its seed."""
-    fabric = _fabric(config)
+    fabric = make_fabric(config) if fabric is None else fabric
     device = fabric.device
     given = data if data is not None else load_data(config)
     torch.manual_seed(derived_seed(config.seed, 0x5EED))  # the start of weights
@@ -36,9 +38,15 @@ def make_job(config: Config, data: Splits | Loaders | None, network: nn.Module |
     form = torch.channels_last if config.channels_last else torch.contiguous_format
     network = network.to(device=device, memory_format=form)  # type: ignore[call-overload]
     parts = _parts(given, network, device, config)
+    recipe = get_recipe(config.recipe, **config.recipe_options)
+    if isinstance(parts.train, Images) and parts.train.is_dense and not recipe.dense:
+        raise InputError(
+            f"{recipe.name} is for one label an image, and these are labelled pixel by pixel: use "
+            "the recipe standard, mit, interleaved, plp, mc_dropout or deep_ensemble"
+        )
     job = Job(
         config=config,
-        recipe=get_recipe(config.recipe, **config.recipe_options),
+        recipe=recipe,
         loss=losses.get(
             config.loss, ignore_index=parts.ignore_index, num_samples=parts.num_rows
         ).to(device),
@@ -175,18 +183,22 @@ def load_data(config: Config) -> Splits:
     )
 
 
-def _fabric(config: Config) -> Any:
+def make_fabric(config: Config) -> Any:
+    """Device, precision and processes, which are started here where there are several."""
     try:
         from lightning.fabric import Fabric
+        from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError:
         raise InputError("training needs Lightning: pip install 'calibrant[train]'") from None
     accelerator = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[config.device]
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device is cuda, but no CUDA device was found: use auto or cpu")
+    steady = get_recipe(config.recipe, **config.recipe_options).steady
     fabric = Fabric(
         accelerator=accelerator,
         devices=config.devices,
-        strategy="ddp" if config.devices > 1 else "auto",
+        # Layers that stop learning give no gradient, which the other processes must not wait for.
+        strategy=DDPStrategy(find_unused_parameters=not steady) if config.devices > 1 else "auto",
         precision="bf16-mixed" if config.precision == "bf16" else "32-true",
     )
     fabric.launch()

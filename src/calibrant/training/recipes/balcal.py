@@ -81,6 +81,7 @@ class BalCAL(Recipe):
     """
 
     name = "balcal"
+    dense = False
 
     def __init__(self, *, delta: float = 0.96, rows: int = 5000) -> None:
         super().__init__()

@@ -30,6 +30,7 @@ class Recipe(nn.Module):
 
     name: ClassVar[str] = "standard"
     together: ClassVar[str] = "mean"  # how members become one run; see `family`
+    dense: ClassVar[bool] = True  # whether it takes images labelled pixel by pixel
     steady: ClassVar[bool] = True  # one graph of the network serves all epochs, so it can compile
 
     def members(self, config: Config) -> list[Config]:

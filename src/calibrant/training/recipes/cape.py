@@ -40,6 +40,7 @@ class CaPE(Recipe):
     """
 
     name = "cape"
+    dense = False
 
     target: Tensor  # (N,K); empty while the labels are used
 
@@ -54,7 +55,7 @@ class CaPE(Recipe):
 
     def prepare(self, job: Job) -> None:
         """Make room for the targets, of the shape a checkpoint will have."""
-        if not isinstance(job.train, Images) or job.train.is_dense:
+        if not isinstance(job.train, Images):
             raise InputError("cape gives every training row a target: give the data as Images")
         shape = (len(job.train), job.num_classes)
         self.target = torch.zeros(shape, device=job.device)
@@ -74,7 +75,7 @@ class CaPE(Recipe):
 
     def loss(self, job: Job, batch: Batch) -> Tensor:
         """The loss against the targets as they are now."""
-        if job.epoch <= self.start * job.epochs or job.epoch == 0:
+        if job.epoch < self.start * job.epochs or job.epoch == 0:  # nothing to go by yet
             return super().loss(job, batch)
         soft = soft_labels(self.target[batch.index], job.num_classes)
         return super().loss(job, replace(batch, target=soft))

@@ -23,6 +23,7 @@ class Mixup(Recipe):
     """
 
     name = "mixup"
+    dense = False
 
     def __init__(self, *, alpha: float = 0.2) -> None:
         super().__init__()

@@ -25,12 +25,17 @@ class MacCal(Recipe):
     """
 
     name = "mac_cal"
+    dense = False
     plain: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
         MacCalHead(**{**self.plain, **options})  # refuses bad options now
         self.options = {**self.plain, **options}
+
+    def prepare(self, job: Job) -> None:
+        """See now that there is a classifier to replace."""
+        job.split()
 
     def finish(self, job: Job) -> dict[str, float]:
         """Stage two, in the classifier's place."""
@@ -90,6 +95,7 @@ class VTST(Recipe):
     """
 
     name = "vtst"
+    dense = False
 
     def __init__(
         self,
@@ -108,6 +114,10 @@ class VTST(Recipe):
             )
         self.epochs, self.latent, self.samples = epochs, latent, samples
         self.kl_weight, self.learning_rate = kl_weight, learning_rate
+
+    def prepare(self, job: Job) -> None:
+        """See now that there is a classifier to replace."""
+        job.split()
 
     def finish(self, job: Job) -> dict[str, float]:
         """Stage two, in the classifier's place."""
