@@ -19,7 +19,7 @@ from calibrator_cases import FEATURES, NAMES, ROWS, WIDTH, fit, fitted, overconf
 every = pytest.mark.parametrize("name", NAMES)
 every_row = pytest.mark.parametrize("name", ROWS)
 # Not convex: a rounding error may lead to another optimum, of about the same likelihood.
-NETWORKS = {"parameterized_temperature", "intra_order", "local_temperature", "mac_cal_head"}
+NETWORKS = {"parameterized_temperature", "intra_order", "local_temperature", *FEATURES}
 PRESERVING = [name for name in ROWS if get(name).preserves_predictions]
 
 

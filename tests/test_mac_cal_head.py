@@ -689,6 +689,30 @@ def test_fit_then_apply_on_files_of_features(folder, ending):
     assert quiet.output == ""
 
 
+@pytest.mark.parametrize("method", ["tst_head", "vtst_head"])
+def test_the_other_heads_on_files_of_features(folder, method):
+    head, out = folder / f"{method}.safetensors", folder / f"{method}.npz"
+    named = ["--validation", folder / "val.npz", "--option", "epochs=20"]
+    done = run("fit", folder / "train.npz", "--method", method, "-o", head, *named)
+    assert done.exit_code == 0, done.output
+    assert f"{method}: " in done.output
+    assert "gamma" not in done.output
+    assert "validation rows" in done.output
+    done = run("apply", head, folder / "test.npz", "-o", out)
+    assert done.exit_code == 0, done.output
+    after = Predictions.read(out)
+    assert after.class_names == ("a", "b", "c", "d")
+    assert float(metrics.accuracy(after.array, after.labels)) > 0.7
+
+
+def test_tst_is_the_head_without_masks(folder):
+    features, labels = clusters(seed=0)
+    plain = get("tst_head", epochs=3).fit(features, labels)
+    options = {"schedule": "fixed", "sparsity": 0.0, "gamma": 1.0, "epochs": 3}
+    masked = get("mac_cal_head", **options).fit(features, labels)
+    assert torch.equal(plain.calibrate(features), masked.calibrate(features))
+
+
 def test_features_and_logits_are_told_apart(folder):
     head, made = folder / "h.safetensors", folder / "t.safetensors"
     out = folder / "o.npz"

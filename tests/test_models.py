@@ -162,6 +162,17 @@ class Torchvision(nn.Module):
         return getattr(self, self.name)(self.features(x))
 
 
+class Distilled(Timm):
+    """A stand-in for timm's distilled models: two classifiers, whose answers are averaged."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def get_classifier(self):
+        return self.last, self.head
+
+
 class TestSplit:
     @pytest.mark.parametrize(
         ("model", "name"),
@@ -203,3 +214,9 @@ class TestSplit:
 
         with pytest.raises(InputError, match="called 2 times"):
             models.split(Twice()).extractor(torch.randn(2, 3))
+
+
+def test_of_two_classifiers_one_must_be_named():
+    with pytest.raises(InputError, match="has 2 classifiers"):
+        models.split(Distilled())
+    assert models.split(Distilled(), head="last").name == "last"

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("lightning")
 from calibrant import data, metrics, models
+from calibrant.calibrators.vtst_head import VTSTHead, kl_to_standard
 from calibrant.functional.errors import InputError
 from calibrant.losses.registry import PRIMARY, SECONDARY
 from calibrant.training import Run, recipes, train
@@ -20,7 +21,6 @@ from calibrant.training.recipes.balcal import BalancedHead, bisect_share, simple
 from calibrant.training.recipes.cape import bin_accuracies
 from calibrant.training.recipes.mit import two_shares, unmix
 from calibrant.training.recipes.plp import LayerPeeling, layers_from_top
-from calibrant.training.recipes.stage_two import VariationalHead, kl_to_standard
 from kill_nursery import some_digits
 
 NAMES = list(recipes.available())
@@ -432,10 +432,15 @@ class TestStageTwo:
         )
 
     def test_variational_head_by_hand(self):
-        head = VariationalHead(4, 3, 5, samples=6)
+        how = torch.Generator().manual_seed(0)
+        given, labels = torch.randn(40, 4, generator=how), torch.arange(40) % 5
+        head = VTSTHead(latent=3, samples=6, epochs=2).fit(given, labels)
         rows = torch.randn(2, 4)
-        mean, std = head.latent(rows)
-        each = [torch.softmax(head.last(mean + std * draw), 1) for draw in head.draws]
+        mean, std = head.latent_of(rows)
+        each = [
+            torch.softmax(F.linear(mean + std * draw, head.weight_, head.bias_), 1)
+            for draw in head.draws_
+        ]
         assert torch.allclose(head(rows).exp(), torch.stack(each).mean(0), atol=1e-6)
         assert torch.equal(head(rows), head(rows))
         normal = torch.distributions.Normal

@@ -16,6 +16,7 @@ from calibrant.training.optimise import Average, rate, renew_batch_norm
 
 pytest.importorskip("lightning")
 from calibrant.training import Diverged, Run, train
+from calibrant.training.making import _parts
 from kill_nursery import some_digits
 
 QUICK = {
@@ -54,6 +55,7 @@ class TestConfig:
             ({"model_options": 3}, "mapping"),
             ({"report_epoch": "best"}, "lowest_ece_after:N"),
             ({"report_epoch": "lowest_ece_after:30"}, "there are 30 epochs"),
+            ({"schedule": "multi_step"}, "there are none"),
             ({"report_epoch": "best_validation", "average": "swa"}, "swa averages the last"),
             ({"flip": 1}, "flip is bool"),
         ],
@@ -262,6 +264,23 @@ class TestRuns:
         )
         assert run.outcome["figures"]["test_accuracy"] > 0.5
         assert run.predictions("test").num_rows == 400
+
+
+def test_loaders_that_cannot_serve_are_refused(tmp_path):
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(4), 0
+
+    endless = torch.utils.data.DataLoader(Endless(), batch_size=2)
+    rows = torch.utils.data.TensorDataset(torch.zeros(8, 4), torch.zeros(8).long())
+    loader = torch.utils.data.DataLoader(rows, batch_size=2)
+    for first, settings, says in (
+        (endless, {}, "must know its length"),
+        (loader, {"devices": 2}, "DistributedSampler"),
+    ):
+        config = Config(**{**QUICK, "model_options": {}}, **settings)
+        with pytest.raises(InputError, match=says):
+            _parts((first, loader, loader), torch.nn.Linear(4, 2), torch.device("cpu"), config)
 
 
 @pytest.fixture

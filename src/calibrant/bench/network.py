@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.mac_cal_head import MacCalHead
 from calibrant.data.value import Images, Splits
 from calibrant.models.split import Split, split
 from calibrant.training.checkpoint import under
 from calibrant.training.job import Data, Job
 from calibrant.training.making import make_job
-from calibrant.training.recipes.stage_two import VTST, MacCal, VariationalHead
+from calibrant.training.recipes.stage_two import MacCal
 from calibrant.training.run import PARTS, Run
 
 BATCH = 2048  # rows at once; nothing is kept for a backward pass
@@ -38,7 +37,7 @@ class Trained(Job):
 
     def split(self) -> Split:
         """Extractor and head; also where a second stage has put a head of its own."""
-        return split(self.network, head=self.head_name)
+        return split(self.network, head=self.head_name or self.config.head)
 
     def features(self, data: Data, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the classifier sees of unaugmented rows; of a whole part, computed once."""
@@ -100,23 +99,13 @@ def _one(run: Run, data: Splits, device: str | None, precision: str) -> Trained:
     job = Trained.of(make_job(config, data, None))
     weights = run.weights()
     network = under(weights, "network.")
-    if isinstance(job.recipe, (MacCal, VTST)):
+    if isinstance(job.recipe, MacCal):
         name = job.split().name
-        head = _second_head(job.recipe, under(network, f"{name}."))
+        head = job.recipe.kind(**job.recipe.options)
+        head.load_state_dict(under(network, f"{name}."))  # its empty buffers take their shapes
         Job.replace_head(job, head.to(job.device))
         job.head_name = name
     job.network.load_state_dict(network)
     job.recipe.load_state_dict(under(weights, "recipe."))
     job.network.eval()
     return job
-
-
-def _second_head(recipe: MacCal | VTST, weights: dict[str, Tensor]) -> nn.Module:
-    """A head of the form a second stage left in the classifier's place."""
-    if isinstance(recipe, MacCal):
-        head = MacCalHead(**recipe.options)
-        head.load_state_dict(weights)  # its empty buffers take their shapes
-        return head
-    latent, inputs = weights["mean.weight"].shape
-    classes, samples = weights["last.weight"].shape[0], weights["draws"].shape[0]
-    return VariationalHead(inputs, latent, classes, samples)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.feature_head import FeatureHead, bar, check_classes
 from calibrant.calibrators.features import classes_of, feature_rows
 from calibrant.calibrators.mac_cal import GAMMA, GAMMAS, Settings, TrainedHead, train_head
 from calibrant.calibrators.masked_heads import logits_of
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
-from calibrant.metrics.base import compute_all
-from calibrant.metrics.means import accuracy_measure, nll_measure
-from calibrant.metrics.toplabel import ece_measure
 from calibrant.predictions.splitting import split_rows
 
 
-class MacCalHead(Calibrator):
+class MacCalHead(FeatureHead):
     """Features ↦ logits by a head trained under random masks (MaC-Cal, stage two; Ni et al.).
 
     Takes (N,D) features, what the network's own last layer is given, of the rows the network
@@ -49,7 +45,6 @@ class MacCalHead(Calibrator):
     """
 
     name = "mac_cal_head"
-    takes_features = True
 
     hidden_weight_: Tensor
     hidden_bias_: Tensor
@@ -86,10 +81,8 @@ class MacCalHead(Calibrator):
             raise InputError(
                 f"validation_fraction must lie between 0 and 1, found {validation_fraction!r}"
             )
-        if num_classes is not None and num_classes < 2:
-            raise InputError(f"num_classes must be at least 2, found {num_classes!r}")
         self.gamma, self.gammas, self.race = gamma, tuple(gammas), race
-        self.validation_fraction, self.num_classes = validation_fraction, num_classes
+        self.validation_fraction, self.num_classes = validation_fraction, check_classes(num_classes)
         self.head: Literal["bottleneck", "linear"] = head
         self.width = width
         self.reading: Literal["sparsity", "printed"] = reading
@@ -137,7 +130,7 @@ class MacCalHead(Calibrator):
         others = () if held is None else (held[1],)
         classes = classes_of(labels, *others, num_classes=self.num_classes, named=named)
         self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
-        with torch.no_grad(), _bar(self.epochs, shown=progress) as tick:
+        with torch.no_grad(), bar(self.epochs, shown=progress) as tick:
             trained = train_head(
                 rows,
                 labels,
@@ -160,43 +153,11 @@ class MacCalHead(Calibrator):
         }
         return self
 
-    def fit_loader(
-        self, model: Callable[..., Any], loader: Iterable[Any], **how: Any
-    ) -> MacCalHead:
-        """Fit on the features a network gives for a loader's rows, in evaluation mode.
-
-        Options: ``device``, ``progress``, ``class_names``, ``ignore_index``, ``validation``.
-        """
-        from calibrant.predictions.model import collect
-
-        device, shown = how.pop("device", None), how.pop("progress", True)
-        names = how.pop("class_names", None)
-        rows, labels = collect(model, loader, device=device, progress=shown, outputs="logits")
-        if names is not None:
-            self.class_names_ = tuple(names)
-        return self.fit(rows, labels, progress=shown, **how)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits (N,K) of features (N,D)."""
-        self._check_fitted()
-        self._check_width(features)
-        return self._map(features if features.dtype == torch.float64 else features.float())
-
     def _map(self, logits: Tensor) -> Tensor:
         last = (self.weight_, self.bias_)
         if self.hidden_weight_.numel() == 0:
             return logits_of(logits, (last,))
         return logits_of(logits, ((self.hidden_weight_, self.hidden_bias_), last))
-
-    def _check_width(self, logits: Tensor) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if logits.ndim != 2 or logits.shape[1] != self.input_width:
-            raise InputError(
-                f"{self.name} was fitted on {self.input_width} features of "
-                f"{int(self.num_classes_)} classes, found shape {tuple(logits.shape)}; give what "
-                "the network's own last layer is given, (N, D), not logits"
-            )
 
     def _candidates(self, choosing: bool) -> Sequence[float]:
         if self.gamma is not None:
@@ -217,12 +178,6 @@ class MacCalHead(Calibrator):
         empty = torch.zeros(0, device=last[0].device)
         self.hidden_weight_, self.hidden_bias_ = hidden[0] if hidden else (empty, empty)
         self.weight_, self.bias_ = last
-
-    def _figures(self, rows: Tensor, labels: Tensor, when: str) -> dict[str, float]:
-        measures = [nll_measure(), accuracy_measure(), ece_measure()]
-        found = compute_all(measures, [(self.calibrate(rows), labels)])
-        names = ("nll", "accuracy", "ece")
-        return {f"{name}_{when}": float(value) for name, value in zip(names, found, strict=True)}
 
 
 def _told(trained: TrainedHead) -> dict[str, Any]:
@@ -249,17 +204,3 @@ def _told(trained: TrainedHead) -> dict[str, Any]:
         "gammas": table,
         "scale": trained.scale,
     }
-
-
-@contextmanager
-def _bar(epochs: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    if not shown:
-        yield lambda epoch: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("training the head", total=epochs)
-        yield lambda epoch: bar.update(task, completed=epoch)

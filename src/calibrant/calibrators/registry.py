@@ -51,6 +51,8 @@ CALIBRATORS: dict[str, tuple[str, str, str]] = {
         "MacCalHead",
         "a new last layer trained under masks; takes features, not logits",
     ),
+    "tst_head": ("tst_head", "TSTHead", "a new last layer, trained afresh; takes features"),
+    "vtst_head": ("vtst_head", "VTSTHead", "a new, variational last layer; takes features"),
 }
 
 

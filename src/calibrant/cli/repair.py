@@ -34,8 +34,8 @@ def fit(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Held-out predictions; for mac_cal_head, features and labels of the rows the "
-            "network was trained on.",
+            help="Held-out predictions; for mac_cal_head, tst_head and vtst_head, features and "
+            "labels of the rows the network was trained on.",
             metavar="VAL",
         ),
     ],
@@ -61,8 +61,8 @@ def fit(
     validation: Annotated[
         Path | None,
         typer.Option(
-            help="For mac_cal_head: features of rows the network was not trained on, to choose "
-            "gamma on.",
+            help="For heads on features: features of rows the network was not trained on, to "
+            "choose gamma on.",
             metavar="FILE",
         ),
     ] = None,
@@ -201,12 +201,12 @@ def _fit_head(
     validation: Path | None,
     quiet: bool,
 ) -> Calibrator:
+    from calibrant.calibrators.feature_head import FeatureHead
     from calibrant.calibrators.features import read_features
-    from calibrant.calibrators.mac_cal_head import MacCalHead
 
     given = read_features(file, labels=labels, ignore_index=ignore_index)
     held = None if validation is None else read_features(validation, ignore_index=ignore_index)
-    assert isinstance(head, MacCalHead)
+    assert isinstance(head, FeatureHead)
     head.class_names_ = given.class_names
     return head.fit(
         given.array,
@@ -221,9 +221,12 @@ def _effect(calibrator: Calibrator) -> str:
     seen = calibrator.summary_
     if calibrator.takes_features:
         judged = "validation" if "ece_validation" in seen else "after"
+        masks = ""
+        if calibrator.name == "mac_cal_head":
+            masks = f"gamma {seen['gamma']:g}, sparsity {seen['sparsity'][-2]:.3f}, "
         return (
-            f"{calibrator.name}: gamma {seen['gamma']:g}, sparsity {seen['sparsity'][-2]:.3f}, "
-            f"{seen['features']:,} features, {seen['classes']:,} classes; on the "
+            f"{calibrator.name}: {masks}{seen['features']:,} features, {seen['classes']:,} "
+            "classes; on the "
             f"{'validation rows' if judged == 'validation' else 'rows of the fit'} accuracy "
             f"{seen[f'accuracy_{judged}']:.4f}, ECE {seen[f'ece_{judged}']:.4f}, "
             f"NLL {seen[f'nll_{judged}']:.4f}."

@@ -66,6 +66,11 @@ def split(model: nn.Module, *, head: str | None = None) -> Split:
 def _find(model: nn.Module) -> str:
     if callable(getattr(model, "get_classifier", None)):
         wanted = model.get_classifier()  # type: ignore[operator]
+        if isinstance(wanted, (tuple, list)):
+            raise InputError(
+                f"{type(model).__name__} has {len(wanted)} classifiers, whose answers it puts "
+                "together: name the one that is meant with head="
+            )
         for name, module in model.named_modules():
             if module is wanted and name:
                 return name

@@ -92,6 +92,8 @@ class Config:
                 f"report_epoch {self.report_epoch} looks after epoch {after}, but there are "
                 f"{self.epochs} epochs: train longer, or choose another rule"
             )
+        if self.schedule == "multi_step" and not self.milestones:
+            raise InputError("multi_step changes the rate at milestones, and there are none")
         if self.average == "swa" and self.report_epoch != "last":
             raise InputError(
                 f"swa averages the last epochs, and report_epoch {self.report_epoch} picks one: "

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from calibrant import metrics
+from calibrant.functional.errors import InputError
 from calibrant.predictions import Predictions
 from calibrant.training.checkpoint import write_whole
 from calibrant.training.config import Config
@@ -46,6 +47,11 @@ def _put_together(run: Run, runs: list[Run], how: str) -> None:
     seconds = sum(one.outcome["seconds"] for one in runs)
     chosen: dict[str, Any] = {"rule": how, "members": len(runs)}
     if how == "lowest_validation_ece":
+        if "validation_ece" not in runs[0].outcome["figures"]:
+            raise InputError(
+                "the two are compared on validation rows, and there are none: set validation to 0, "
+                "which interleaves once training rows are known by heart"
+            )
         errors = [one.outcome["figures"]["validation_ece"] for one in runs]
         chosen |= {"member": errors.index(min(errors)), "validation_ece": errors}
         runs = [runs[chosen["member"]]]

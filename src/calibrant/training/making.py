@@ -137,13 +137,26 @@ def _parts(
             "data is calibrant.data.Splits or three loaders (train, validation, test), found "
             f"{type(given).__name__}"
         )
+    if config.devices > 1 and not isinstance(
+        getattr(given[0], "sampler", None), torch.utils.data.DistributedSampler
+    ):
+        raise InputError(
+            f"each of {config.devices} processes would train on all rows of this loader: give it a "
+            "torch.utils.data.DistributedSampler, or the data as calibrant.data.Splits"
+        )
+    dataset: Any = getattr(given[0], "dataset", given[0])
+    try:
+        count = len(given[0]) and len(dataset)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InputError(
+            f"the training loader must know its length, which schedules go by: {error}"
+        ) from None
     rows = next(iter(LoaderBatches(given[0], device, None))).inputs
     was = network.training
     with torch.no_grad():
         classes = network.eval()(rows).shape[1]
     network.train(was)
-    dataset: Any = getattr(given[0], "dataset", given[0])
-    return _Parts(*given, classes, len(dataset), -100, None)
+    return _Parts(*given, classes, count, -100, None)
 
 
 def _build(config: Config, data: Images) -> nn.Module:

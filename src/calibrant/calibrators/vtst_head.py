@@ -1,0 +1,175 @@
+"""VTST's head: features made uncertain, and the mean of what a classifier says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from calibrant.calibrators.feature_head import FeatureHead, bar, check_classes
+from calibrant.calibrators.features import classes_of, feature_rows
+from calibrant.functional.blocks import Array
+from calibrant.functional.errors import InputError
+
+WIDE = 32  # classes up to which the latent width is 128, and above which 256
+LEAST = 1e-6  # standard deviation
+
+
+class VTSTHead(FeatureHead):
+    """z ~ N(μ(f), σ²(f)), then linear; in use the log of the mean of several softmaxes.
+
+    Variational two-stage training's second stage (Jordahn and Olmos 2024), in methods.md's
+    setting: 40 epochs, cross-entropy + KL/latent width with weight 1, 10 samples. SGD as in
+    mac-cal's stage one: lr 0.1, momentum 0.9, decay 5e-4, batches of 128. The latent width is
+    128 up to 32 classes, else 256, as MaC-Cal's bottleneck is. The draws are held, so that the
+    same features always give the same answer.
+    """
+
+    name = "vtst_head"
+
+    mean_weight_: Tensor
+    mean_bias_: Tensor
+    spread_weight_: Tensor
+    spread_bias_: Tensor
+    weight_: Tensor
+    bias_: Tensor
+    draws_: Tensor  # (samples, 1, latent)
+
+    def __init__(
+        self,
+        *,
+        latent: int | None = None,
+        samples: int = 10,
+        kl_weight: float = 1.0,
+        num_classes: int | None = None,
+        epochs: int = 40,
+        learning_rate: float = 0.1,
+        batch_size: int = 128,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(epochs, samples, batch_size) < 1 or kl_weight < 0 or not learning_rate > 0:
+            raise InputError(
+                "epochs, samples and batch_size are at least 1, kl_weight not negative and "
+                f"learning_rate above 0, found {epochs!r}, {samples!r}, {batch_size!r}, "
+                f"{kl_weight!r}, {learning_rate!r}"
+            )
+        if latent is not None and latent < 1:
+            raise InputError(f"latent is at least 1, found {latent!r}")
+        self.latent, self.samples, self.kl_weight = latent, samples, kl_weight
+        self.num_classes = check_classes(num_classes)
+        self.epochs, self.learning_rate = epochs, learning_rate
+        self.batch_size, self.seed = batch_size, seed
+        for key in ("mean_weight_", "mean_bias_", "spread_weight_", "spread_bias_"):
+            self.register_buffer(key, torch.zeros(0))
+        for key in ("weight_", "bias_", "draws_"):
+            self.register_buffer(key, torch.zeros(0))
+
+    @property
+    def input_width(self) -> int:
+        """D: how many features a row has."""
+        return self.mean_weight_.shape[-1]
+
+    def fit(
+        self,
+        features: Array,
+        target: Array,
+        *,
+        ignore_index: int | None = None,
+        validation: tuple[Array, Array] | None = None,
+        progress: bool = False,
+    ) -> VTSTHead:
+        """Train the head on (N,D) features, where they are; validation rows are judged alone."""
+        rows, labels = feature_rows(features, target, ignore_index=ignore_index)
+        named = None if self.class_names_ is None else len(self.class_names_)
+        classes = classes_of(labels, num_classes=self.num_classes, named=named)
+        self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
+        latent = self.latent or (128 if classes <= WIDE else 256)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            parts = [nn.Linear(rows.shape[1], latent) for _ in range(2)]
+            parts.append(nn.Linear(latent, classes))
+        mean, spread, last = (part.to(rows.device) for part in parts)
+        with bar(self.epochs, shown=progress) as tick:
+            loss = self._train(rows.float(), labels, mean, spread, last, tick)
+        self.mean_weight_, self.mean_bias_ = mean.weight.detach(), mean.bias.detach()
+        self.spread_weight_, self.spread_bias_ = spread.weight.detach(), spread.bias.detach()
+        self.weight_, self.bias_ = last.weight.detach(), last.bias.detach()
+        how = torch.Generator().manual_seed(0)
+        self.draws_ = torch.randn(self.samples, 1, latent, generator=how).to(rows.device)
+        self.num_classes_ = torch.tensor(classes, device=rows.device)
+        self.summary_ = {
+            "rows": len(labels),
+            "classes": classes,
+            "features": rows.shape[1],
+            **self._figures(rows, labels, "after"),
+            "stage_two_loss": loss,
+        }
+        if validation is not None:
+            held = feature_rows(*validation, ignore_index=ignore_index)
+            self.summary_ |= self._figures(held[0].to(rows.device), held[1], "validation")
+        return self
+
+    def latent_of(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """μ and σ."""
+        mean = F.linear(features, self.mean_weight_.to(features), self.mean_bias_.to(features))
+        spread = F.linear(
+            features, self.spread_weight_.to(features), self.spread_bias_.to(features)
+        )
+        return mean, F.softplus(spread) + LEAST
+
+    def _map(self, logits: Tensor) -> Tensor:
+        """ln of the mean of ``samples`` softmaxes."""
+        mean, spread = self.latent_of(logits)
+        drawn = mean + spread * self.draws_.to(mean)
+        each = F.linear(drawn, self.weight_.to(mean), self.bias_.to(mean))
+        return torch.logsumexp(torch.log_softmax(each, 2), 0) - math.log(self.samples)
+
+    def _train(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        mean: nn.Linear,
+        spread: nn.Linear,
+        last: nn.Linear,
+        tick: Callable[[int], None],
+    ) -> float:
+        """Minimise cross-entropy + weight · KL / latent width; the last epoch's mean loss."""
+        device = features.device
+        draw = torch.Generator(device).manual_seed(self.seed)
+        parameters = [*mean.parameters(), *spread.parameters(), *last.parameters()]
+        steps = torch.optim.SGD(parameters, lr=self.learning_rate, momentum=0.9, weight_decay=5e-4)
+        # lr 0.1 would diverge on large features.
+        scale = features.square().mean().sqrt().clamp_min(1e-12)
+        total = torch.zeros((), device=device)
+        for epoch in range(1, self.epochs + 1):
+            total = torch.zeros((), device=device)
+            order = torch.randperm(len(features), generator=draw, device=device)
+            for rows in torch.split(order, self.batch_size):
+                with torch.enable_grad():
+                    given = features[rows] / scale
+                    centre, width = mean(given), F.softplus(spread(given)) + LEAST
+                    noise = torch.randn(centre.shape, generator=draw, device=device)
+                    said = last(centre + width * noise)
+                    kl = kl_to_standard(centre, width).mean() / centre.shape[1]
+                    loss = F.cross_entropy(said, labels[rows]) + self.kl_weight * kl
+                steps.zero_grad()
+                loss.backward()
+                steps.step()
+                total += loss.detach() * len(rows)
+            tick(epoch)
+        with torch.no_grad():  # the scale moves into the weights
+            mean.weight /= scale
+            spread.weight /= scale
+        value = float(total) / len(features)
+        if not math.isfinite(value):
+            raise InputError("the second stage diverged: lower learning_rate")
+        return value
+
+
+def kl_to_standard(mean: Tensor, spread: Tensor) -> Tensor:
+    """KL(N(μ,σ²) ‖ N(0,1)), a number a row: ½ Σ (σ² + μ² − 1 − ln σ²)."""
+    return 0.5 * (spread**2 + mean**2 - 1.0 - 2.0 * spread.log()).sum(1)
