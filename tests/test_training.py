@@ -153,6 +153,21 @@ class TestRuns:
         again = train(Config(**QUICK), tmp_path / "run", data=splits)
         assert (again.folder / "run.json").stat().st_mtime_ns == before
 
+    def test_a_run_taken_up_elsewhere_says_so(self, tmp_path, splits, monkeypatch):
+        class Stop(Exception):
+            pass
+
+        def stop(line):
+            raise Stop
+
+        for threads in (1, 2, 2, 1):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            with pytest.raises(Stop):
+                train(Config(**QUICK), tmp_path, data=splits, on_epoch=stop)
+        told = json.loads((tmp_path / "environment.json").read_text())
+        assert told["threads"] == 1
+        assert [one["threads"] for one in told["resumed"]] == [2]
+
     def test_seed_decides_everything(self, tmp_path, splits):
         def weights(name, seed):
             torch.rand(3)  # whatever was drawn before does not matter

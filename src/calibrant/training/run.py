@@ -92,9 +92,21 @@ def begin(folder: Path, config: Config) -> Run:
             raise InputError(f"{folder} holds files that are no run: choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, config.to_yaml().encode())
-    if not (folder / "environment.json").is_file():
-        write_whole(folder / "environment.json", json.dumps(environment(), indent=1).encode())
+    if not (folder / "run.json").is_file():
+        _note_environment(folder / "environment.json")
     return Run(folder)
+
+
+def _note_environment(path: Path) -> None:
+    """Where the run began, and under ``resumed`` where else it was taken up."""
+    now = environment()
+    told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else dict(now)
+    begun = {key: value for key, value in told.items() if key != "resumed"}
+    if path.is_file() and now in (begun, *told.get("resumed", [])):
+        return
+    if now != begun:
+        told["resumed"] = [*told.get("resumed", []), now]
+    write_whole(path, json.dumps(told, indent=1).encode())
 
 
 def _has_work(folder: Path) -> bool:
