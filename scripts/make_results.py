@@ -40,6 +40,8 @@ def main(folder: str | None = None) -> None:
     own = [path.stem for path in (target / "suites").glob("*.yaml")]
     for name in dict.fromkeys([*available(), *sorted(own)]):
         suite = found.suite(name)
+        if suite.tune:
+            continue  # its rows are those of untuned settings until a choice lies beside them
         made = cells(suite, found.frame)
         runs = distinct(spec for _, spec in suite.specs)
         if sum(one.wanted <= store.done(one.key) for one in runs) < FEWEST * len(runs):

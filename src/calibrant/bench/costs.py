@@ -45,14 +45,16 @@ def seconds_of_runs(results: Results) -> dict[tuple[Cell, str], float | None]:
     for cell, method in results.planned:
         beside = [seconds for (other, _), seconds in timed.items() if other == cell]
         rate = rates.get(results.setting(cell, "model"))
-        if (cell, method) in timed:
+        if logits:
+            found[cell, method] = 0.0
+        elif (cell, method) in timed:
             found[cell, method] = timed[cell, method]
         elif beside:
             found[cell, method] = mean_of(beside).mean
         elif rate is not None:
             found[cell, method] = rate * results.setting(cell, "epochs")
         else:
-            found[cell, method] = 0.0 if logits else None
+            found[cell, method] = None
     return found
 
 

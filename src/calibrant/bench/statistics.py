@@ -161,14 +161,15 @@ def best_and_tied(
 ) -> tuple[str | None, set[str]]:
     """The name with the best mean over seeds, and those a paired test cannot tell from it.
 
-    A method with fewer than three seeds in common with the best is tested against nothing
-    and never called tied.
+    Where some have three seeds the best is one of them: a mean of one or two proves nothing. A
+    method with fewer than three seeds in common with the best is never called tied.
     """
     means = {name: mean_of(list(runs.values())).mean for name, runs in values.items() if runs}
     means = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     if not means:
         return None, set()
-    best = (max if higher else min)(means, key=lambda name: means[name])
+    enough = [name for name in means if len(values[name]) >= FEWEST] or list(means)
+    best = (max if higher else min)(enough, key=lambda name: means[name])
     tied = set()
     for name in means.keys() - {best}:
         test = paired_by_seed(values[name], values[best])
