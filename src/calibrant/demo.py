@@ -208,8 +208,8 @@ def _larger_network(folder: Path, seed: int, say: Callable[[str], None]) -> Path
         others=Alternatives(
             models,
             "They are the same network, trained as long and on the same rows, with another loss "
-            "or procedure: one seed each, by the settings of the suite quick-cifar. They are runs of "
-            "their own, and differ by chance from those of the published tables.",
+            "or procedure: one seed each, by the settings of the suite quick-cifar. They are runs "
+            "of their own, and differ by chance from those of the published tables.",
         ),
     )
 
