@@ -143,6 +143,19 @@ def test_unknown_suites_and_files_are_told():
         Suite.read("nowhere/suite.yaml")
     with pytest.raises(InputError, match="not YAML"):
         read("a: [")
+    for text, says in (
+        ("grid: [1]", "grid is a mapping"),
+        ("tune: 3", "tune is a mapping"),
+        ("published: acls", "published is a mapping"),
+        ("published: {paper: nopaper}", "nopaper"),
+        ("metrics: ece", "metrics is a list"),
+        ("metrics: [3]", "found 3 in it"),
+        ("where: [{if: 3, set: {lr: 1.0}}]", "`if` is a mapping"),
+        ("claims: [a]", "is no key of a suite"),
+        ("logits: [3]", "each names a file"),
+    ):
+        with pytest.raises(InputError, match=says):
+            read("methods: {cross_entropy: {}}\n" * ("logits" not in text) + text)
 
 
 def test_every_shipped_suite_can_be_read():

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench.published import PAPERS
 from calibrant.bench.spec import Spec, distinct
-from calibrant.bench.suite_file import KEYS, expand, only_known, parse
+from calibrant.bench.suite_file import KEYS, check_forms, expand, only_known, parse
 from calibrant.functional.errors import InputError, no_such
 
 SHIPPED = Path(__file__).parent / "suites"
@@ -56,6 +57,7 @@ class Suite:
     @classmethod
     def _of(cls, found: dict[str, Any], text: str) -> Suite:
         only_known(found, KEYS, "key of a suite")
+        check_forms(found)
         specs = tuple(expand(found))
         names = {method for method, _ in specs}
         baseline = found.get("baseline")
@@ -63,13 +65,16 @@ class Suite:
             raise no_such("method, as baseline,", str(baseline), sorted(names))
         metrics = tuple(found.get("metrics") or ())
         _check_metrics(metrics)
+        published = dict(found.get("published") or {})
+        if published and published.get("paper") not in PAPERS:
+            raise no_such("paper", str(published.get("paper")), PAPERS)
         return cls(
             name=str(found.get("name", "suite")),
             about=str(found.get("about", "")),
             specs=specs,
             baseline=baseline,
             metrics=metrics,
-            published=dict(found.get("published") or {}),
+            published=published,
             tune=dict(found.get("tune") or {}),
             text=text,
             found=found,

@@ -33,9 +33,16 @@ KEYS = (
     "tune",
     "published",
     "metrics",
-    "pictures",
-    "claims",
 )
+# What each may be besides left out; the rest say themselves what is wrong.
+FORMS: dict[str, tuple[type, str]] = {
+    "name": (str, "a name"),
+    "about": (str, "a line of text"),
+    "grid": (dict, "a mapping of settings to lists of values, as in `grid: {data: [cifar10]}`"),
+    "tune": (dict, "a mapping, as in `tune: {rule: ..., settings: [...]}`"),
+    "published": (dict, "a mapping, as in `published: {paper: acls, tables: [Table 3]}`"),
+    "metrics": (list, "a list of names, as in `metrics: [ece, nll]`"),
+}
 SETTINGS = tuple(one.name for one in fields(Config))
 OF_A_RUN = ("calibrators", "after", "keep")  # settings of a run that are not the training's
 SETTABLE = (*SETTINGS, *OF_A_RUN, "skip")
@@ -62,6 +69,17 @@ def only_known(found: Iterable[Any], known: Iterable[str], kind: str) -> None:
             near = get_close_matches(str(key), names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
             raise InputError(f"{key!r} is no {kind}; {hint}")
+
+
+def check_forms(found: Mapping[str, Any]) -> None:
+    """An error that shows how a key is written, for one that is written otherwise."""
+    for key, (kind, says) in FORMS.items():
+        value = found.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{key} is {says}, found {value!r}")
+    for name in found.get("metrics") or ():
+        if not isinstance(name, str):
+            raise InputError(f"metrics is {FORMS['metrics'][1]}, found {name!r} in it")
 
 
 def expand(found: Mapping[str, Any]) -> Iterator[tuple[str, Spec]]:
@@ -115,7 +133,7 @@ def _cases(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _logits(entry: Any) -> dict[str, Any]:
     """Settings of a file of logits: ``logits/cifar10-resnet20.npz`` is of that data and model."""
-    told = {"file": entry} if isinstance(entry, str) else dict(entry)
+    told = {"file": entry} if not isinstance(entry, dict) else dict(entry)
     if not isinstance(told.get("file"), str):
         raise InputError(f"logits: each names a file, found {entry!r}")
     file = told.pop("file")
@@ -128,7 +146,9 @@ def _rule(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(found, dict) or "set" not in found:
         raise InputError(f"where: each line is {{if: ..., set: ...}}, found {found!r}")
     only_known(found, ("if", "set"), "key of a `where` line")
-    condition = dict(found.get("if") or {})
+    condition = found.get("if") or {}
+    if not isinstance(condition, dict):
+        raise InputError(f"where: `if` is a mapping of settings to values, found {condition!r}")
     only_known(condition, ("method", *SETTABLE), "setting")
     return condition, _settings(found["set"], "where, set")
 
