@@ -31,6 +31,37 @@ def test_a_combination_is_chosen_written_down_and_judged(tmp_path):
     )
     done = runner.invoke(app, ["bench", "combine", str(out)])
     assert "cross_entropy" in done.output
+    assert "The ECE of the choice" in done.output or "No method of the five" in done.output
+
+
+def test_the_verdict_is_against_every_paper():
+    import pandas as pd
+
+    from calibrant.bench.combine import verdict
+
+    def frame(*eces):
+        rows = [("chosen", "mmce", "none"), ("cross_entropy", "cross_entropy", "none")]
+        rows += [("acls", "acls", "none"), ("soft-calibration", "focal+s_avuc", "temperature")]
+        return pd.DataFrame(
+            {"who": who, "loss": loss, "recipe": "standard", "calibrator": after, "ece": ece}
+            for (who, loss, after), ece in zip(rows, eces, strict=False)
+        )
+
+    told = verdict(frame(0.004, 0.03, 0.02, 0.005))
+    assert "0.40%, is below that of every method" in told
+    assert "soft-calibration's focal+s_avuc, then temperature has the lowest, 0.50%" in told
+    assert "is not below" in verdict(frame(0.006, 0.03, 0.02, 0.005))
+    assert "No method of the five papers" in verdict(frame(0.006, 0.03))
+
+
+def test_settings_that_came_later_do_not_part_older_runs_from_newer():
+    from calibrant.bench.combine import _split
+    from calibrant.training.config import Config
+
+    now = Config().to_dict()
+    before = {name: value for name, value in now.items() if name != "head"}
+    assert _split(json.dumps(now)) == _split(json.dumps(before))
+    assert _split(json.dumps(now | {"head": "3"})) != _split(json.dumps(before))
 
 
 def test_a_bench_without_crossfitted_figures_says_what_to_run(tmp_path):

@@ -23,7 +23,7 @@ from calibrant.bench.choosing import (
     read_choice,
 )
 from calibrant.bench.crossfit import PART as CROSSFIT
-from calibrant.bench.spec import OF_THE_MACHINE, canonical
+from calibrant.bench.spec import ADDED, OF_THE_MACHINE, canonical
 from calibrant.bench.statistics import mean_of
 from calibrant.bench.store import Store
 from calibrant.functional.errors import InputError
@@ -156,7 +156,7 @@ def _choices(
     view: ValidationRows, out: str | os.PathLike[str], accuracy_lost: float
 ) -> Iterator[Path]:
     for protocol, found in sorted(combinations(view).items()):
-        if not any(one.is_plain for one in found):
+        if len(found) < 2 or not any(one.is_plain for one in found):
             continue  # sweeps of something else, with nothing to be held against
         chosen, plain = best_combination(found, accuracy_lost=accuracy_lost)
         settings = json.loads(protocol)
@@ -227,6 +227,22 @@ def report(path: Path, store: Store) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def verdict(found: pd.DataFrame) -> str:
+    """Whether what was chosen has a lower test ECE than every method of the papers, in a line."""
+    chosen, others = found.iloc[0], found[~found["who"].isin(("chosen", "cross_entropy"))]
+    if others.empty:
+        return "No method of the five papers was run under this protocol to compare with."
+    best = others.loc[others["ece"].idxmin()]
+    named = f"{best['who']}'s {best['loss']}"
+    named += "" if best["recipe"] == "standard" else f", {best['recipe']}"
+    named += "" if best["calibrator"] == "none" else f", then {best['calibrator']}"
+    where = "below" if chosen["ece"] < best["ece"] else "not below"
+    return (
+        f"The ECE of the choice, {chosen['ece']:.2%}, is {where} that of every method of the five "
+        f"papers run here, of which {named} has the lowest, {best['ece']:.2%}."
+    )
+
+
 def proposed_by(settings: Mapping[str, Any], calibrator: str) -> str | None:
     """The paper a combination is a proposal of, alone: not on top of another's.
 
@@ -266,5 +282,6 @@ def _split(config: str) -> tuple[str, dict[str, Any]]:
         name: value
         for name, value in told.items()
         if name not in (*VARIED, "seed", *OF_THE_MACHINE)
+        and not (name in ADDED and ADDED[name] == value)  # which older runs do not name
     }
     return canonical(rest), settings

@@ -175,7 +175,8 @@ def _parsed(content: bytes) -> Any | None:
 
     try:
         # One thread: a file is small, and a process may have been forked from one with threads.
-        found = parquet.read_table(io.BytesIO(content), use_threads=False)
+        with parquet.ParquetFile(io.BytesIO(content), pre_buffer=False) as file:
+            found = file.read(use_threads=False)
         return found.select(list(SCHEMA)).cast(_schema())
     except (pyarrow.ArrowException, OSError, KeyError, ValueError):
         return None

@@ -28,7 +28,7 @@ def combine_command(
     in OUT before a test figure is read.
     """
     from calibrant.bench import Store
-    from calibrant.bench.combine import choose, report
+    from calibrant.bench.combine import choose, report, verdict
 
     store = Store(store_of(out))
     paths = choose(out, accuracy_lost=accuracy_lost, store=store)
@@ -43,4 +43,5 @@ def combine_command(
         typer.echo("{" + ", ".join(lines) + "}")
         return
     for name, frame in frames.items():
-        typer.echo(f"{name}\n{frame.to_string(index=False, float_format='{:.4f}'.format)}\n")
+        typer.echo(f"{name}\n{frame.to_string(index=False, float_format='{:.4f}'.format)}")
+        typer.echo(f"{verdict(frame)}\n")
