@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bench_frames import frame_of, small
+from calibrant.bench.cells import results
 from calibrant.bench.chapters import chapters
 from calibrant.bench.figures import canonical, heading, higher_is_better, number, with_error
 from calibrant.bench.suite import Suite
@@ -69,6 +70,19 @@ def test_a_method_without_runs_says_so():
     text = table(suite, frame_of(suite, {**CLEAR, "focal": [None] * 3}), "ece").to_markdown()
     assert "| focal |" not in text
     assert "Not run yet: focal" in text
+
+
+def test_a_method_that_diverged_says_so():
+    from calibrant.bench.page import coverage
+
+    suite = small()
+    lost = {("focal", "diverged", "diverged", "run"): [1.0, None, 1.0]}
+    frame = frame_of(suite, {**CLEAR, "focal": [None] * 3, **lost})
+    text = table(suite, frame, "ece").to_markdown()
+    assert "Diverged: focal." in text
+    assert "Not run yet" not in text
+    (line,) = coverage(results(suite, frame))["lacking"]
+    assert line.endswith("focal (2 diverged)")
 
 
 def test_what_is_so_of_a_whole_row_is_said_once():

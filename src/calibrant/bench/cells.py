@@ -86,6 +86,16 @@ class Results:
         return found
 
     @cached_property
+    def diverged(self) -> dict[tuple[Cell, str], int]:
+        """How many of those not done stopped because their loss was no number any more."""
+        ended = set(self.rows.loc[self.rows["metric"] == "diverged", "key"]) - self.done
+        found: dict[tuple[Cell, str], int] = {}
+        for key in ended & self.plan.keys():
+            for method, cell, _ in self.plan[key]:
+                found[cell, method] = found.get((cell, method), 0) + 1
+        return found
+
+    @cached_property
     def cells(self) -> list[Cell]:
         """In the order of the suite."""
         return list(dict.fromkeys(cell for entries in self.plan.values() for _, cell, _ in entries))

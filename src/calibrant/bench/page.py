@@ -109,7 +109,10 @@ def coverage(found: Results) -> dict[str, Any]:
         count = found.lacking.get((cell, method), 0)
         if not count:
             continue
-        told = method if count == planned else f"{method} ({planned - count} of {planned})"
+        lost = found.diverged.get((cell, method), 0)
+        facts = [f"{planned - count} of {planned}"] if count < planned else []
+        facts += [f"{lost} diverged"] if lost else []
+        told = f"{method} ({', '.join(facts)})" if facts else method
         by_cell.setdefault(found.name_of(cell), []).append(told)
     lines = [f"{cell}: {', '.join(names)}" for cell, names in by_cell.items()]
     if len(lines) > MOST_CELLS:

@@ -58,6 +58,7 @@ class Block:
     cell: Cell
     name: str
     rows: tuple[tuple[str, tuple[Entry, ...]], ...]
+    diverged: frozenset[str] = frozenset()  # methods of which runs ended without a result
 
     @property
     def shown(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
@@ -68,7 +69,11 @@ class Block:
     def waiting(self) -> str:
         """In words, the rows that have none."""
         names = [name for name, entries in self.rows if not _has_any(entries)]
-        return f"Not run yet: {', '.join(names)}." if names else ""
+        lost = [name for name in names if name in self.diverged]
+        names = [name for name in names if name not in self.diverged]
+        told = [f"Diverged: {', '.join(lost)}."] if lost else []
+        told += [f"Not run yet: {', '.join(names)}."] if names else []
+        return " ".join(told)
 
 
 @dataclass(frozen=True)

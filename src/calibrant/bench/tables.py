@@ -170,7 +170,12 @@ def _assembled(
         for place, one in enumerate(columns)
     )
     blocks = tuple(
-        Block(cell, found.name_of(cell), tuple((name, tuple(each)) for name, each in part.items()))
+        Block(
+            cell,
+            found.name_of(cell),
+            tuple((name, tuple(each)) for name, each in part.items()),
+            frozenset(method for where, method in found.diverged if where == cell),
+        )
         for cell, part in rows.items()
     )
     return made, blocks
