@@ -120,6 +120,7 @@ def test_what_is_packed_is_merged_elsewhere(made, tmp_path):
         "results": 0,
         "runs": 0,
         "failed": 0,
+        "choices": 0,
     }
     assert Store(there / "store").frame().equals(Store(out / "store").frame())
     again = run("run", path, "-o", there, "--seeds", "0")
@@ -129,6 +130,21 @@ def test_what_is_packed_is_merged_elsewhere(made, tmp_path):
     assert len(Store(only_rows / "store").files()) == 1
     result = run("run", path, "-o", only_rows, "--seeds", "0")
     assert result.stdout == "tiny: 2 made before\n"
+
+
+def test_choices_travel_and_none_is_overwritten(made, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(made[1], out)
+    (out / "choices").mkdir()
+    (out / "choices" / "tiny-0123456789ab.json").write_text('{"chosen": 1}')
+    archive, there = tmp_path / "a.tar", tmp_path / "there"
+    assert json.loads(run("pack", out, archive, "--json").stdout)["choices"] == 1
+    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["choices"] == 1
+    kept = there / "choices" / "tiny-0123456789ab.json"
+    assert kept.read_text() == '{"chosen": 1}'
+    kept.write_text('{"chosen": 2}')
+    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["choices"] == 0
+    assert kept.read_text() == '{"chosen": 2}'
 
 
 def test_predictions_that_were_kept_travel_when_asked(made, tmp_path):

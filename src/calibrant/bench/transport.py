@@ -23,7 +23,9 @@ _KEY = r"[0-9a-f]{16}"
 _STORE = re.compile(r"store/([\w-]+\.parquet)")
 _FAILED = re.compile(rf"failed/({_KEY})\.json")
 _RUN = re.compile(rf"runs/({_KEY})/((?:predictions/)?[\w-]+\.\w+)")
+_CHOICE = re.compile(r"choices/(\w[\w.-]*\.json)")
 _SUITE = "suite.yaml"
+_KINDS = {"results": "store/", "failed": "failed/", "choices": "choices/"}
 
 
 def pack(
@@ -43,14 +45,14 @@ def pack(
     if not target.absolute().parent.is_dir():
         raise InputError(f"{target}: the folder {target.parent} does not exist")
     sink = io.BytesIO()
-    counts = {"results": 0, "runs": 0, "failed": 0}
+    counts = {"results": 0, "runs": 0, "failed": 0, "choices": 0}
     # Runs first: a run that ends meanwhile has its rows, at worst, without its folder.
     with tarfile.open(fileobj=sink, mode=mode) as tar:  # type: ignore[call-overload]
         for name, content in _contents(folder, predictions=predictions):
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-            for kind, sign in (("results", "store/"), ("failed", "failed/")):
+            for kind, sign in _KINDS.items():
                 counts[kind] += name.startswith(sign)
             counts["runs"] += name.endswith("/run.json")
     write_whole(target, sink.getvalue())
@@ -64,7 +66,10 @@ def _contents(folder: Path, *, predictions: bool) -> Iterator[tuple[str, bytes]]
         if re.fullmatch(_KEY, path.name):
             found = run_folder.portable(bench.folder(path.name), predictions=predictions)
             yield from ((f"runs/{path.name}/{name}", one) for name, one in found.items())
-    for path in [*bench.store.files(), *sorted((folder / "failed").glob("*.json"))]:
+    noted = [
+        path for kind in ("failed", "choices") for path in sorted((folder / kind).glob("*.json"))
+    ]
+    for path in [*bench.store.files(), *noted]:
         with suppress(FileNotFoundError):  # compacted, or tried again, meanwhile
             yield f"{path.parent.name}/{path.name}", path.read_bytes()
     with suppress(FileNotFoundError):
@@ -80,7 +85,7 @@ def merge(
     Nothing that is here is changed, but a run that is unfinished here and ended there.
     """
     bench = Bench(Path(into).absolute())
-    counts = {"results": 0, "runs": 0, "failed": 0}
+    counts = {"results": 0, "runs": 0, "failed": 0, "choices": 0}
     for source in sources:
         found = dict(_read(Path(source)))
         if not found:
@@ -120,6 +125,8 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
             runs.setdefault(fits[1], {})[fits[2]] = content
         elif fits := _FAILED.fullmatch(name):
             failed[fits[1]] = content
+        elif fits := _CHOICE.fullmatch(name):
+            counts["choices"] += _take_choice(bench.out / "choices" / fits[1], content)
         elif name == _SUITE and not (bench.out / _SUITE).exists():
             bench.out.mkdir(parents=True, exist_ok=True)
             write_whole(bench.out / _SUITE, content)
@@ -131,6 +138,15 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, content)
             counts["failed"] += 1
+
+
+def _take_choice(path: Path, content: bytes) -> bool:
+    """What was chosen there, where nothing is here: a choice once made stands."""
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return True
 
 
 def _take_run(bench: Bench, key: str, files: dict[str, bytes]) -> bool:
