@@ -52,11 +52,7 @@ def train(
     ``on_epoch`` is given each epoch's line of metrics.
     """
     several = make_fabric(config) if config.devices > 1 else None
-    if several is None or several.is_global_zero:
-        run = begin(Path(folder), config)
-    if several is not None:
-        several.barrier()  # the first process has made the folder
-        run = Run(Path(folder))
+    run = begin(Path(folder), config, several)
     if run.is_done:
         return run
     recipe = get_recipe(config.recipe, **config.recipe_options)

@@ -69,8 +69,27 @@ class Run:
         return load_file(path)
 
 
-def begin(folder: Path, config: Config) -> Run:
-    """Make the folder, or take up the one of the same settings."""
+def begin(folder: Path, config: Config, several: Any = None) -> Run:
+    """Make the folder, or take up the one of the same settings.
+
+    Of ``several`` processes the first makes it; what it refuses, all do.
+    """
+    if several is None:
+        _begin(folder, config)
+        return Run(folder)
+    refused = None
+    if several.is_global_zero:
+        try:
+            _begin(folder, config)
+        except InputError as error:
+            refused = str(error)
+    refused = several.broadcast(refused)
+    if refused is not None:
+        raise InputError(refused)
+    return Run(folder)
+
+
+def _begin(folder: Path, config: Config) -> None:
     path = folder / "config.yaml"
     if path.is_file():
         before = Config.read(path)
@@ -94,7 +113,6 @@ def begin(folder: Path, config: Config) -> Run:
         write_whole(path, config.to_yaml().encode())
     if not (folder / "run.json").is_file():
         _note_environment(folder / "environment.json")
-    return Run(folder)
 
 
 def _note_environment(path: Path) -> None:
