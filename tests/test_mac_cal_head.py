@@ -705,6 +705,18 @@ def test_the_other_heads_on_files_of_features(folder, method):
     assert float(metrics.accuracy(after.array, after.labels)) > 0.7
 
 
+def test_without_a_name_it_is_written_where_nothing_is(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ("fit", folder / "train.safetensors", "--method", "mac_cal_head", "-q")
+    done = run(*asked, "--option", "epochs=2", "--option", "gamma=0.9")
+    assert done.exit_code == 0, done.output
+    made = (tmp_path / "calibrator.safetensors").read_bytes()
+    done = run(*asked)
+    assert done.exit_code == 2
+    assert "is there already" in " ".join(done.stderr.split())
+    assert (tmp_path / "calibrator.safetensors").read_bytes() == made
+
+
 def test_tst_is_the_head_without_masks(folder):
     features, labels = clusters(seed=0)
     plain = get("tst_head", epochs=3).fit(features, labels)

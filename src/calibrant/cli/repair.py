@@ -39,7 +39,16 @@ def fit(
             metavar="VAL",
         ),
     ],
-    output: Out,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write it; else calibrator.safetensors, if there is none yet.",
+            metavar="OUT",
+            show_default=False,
+        ),
+    ] = None,
     method: Method = "auto",
     option: Annotated[
         list[str] | None,
@@ -74,6 +83,7 @@ def fit(
     from calibrant.calibrators.select import calibrate
 
     options = pairs(option, "--option")
+    output = _usual_output() if output is None else output
     if method != "auto" and _takes_features(method):
         head = get(method, **({"seed": seed} | options))
         calibrator = _fit_head(head, file, labels, ignore_index, validation, quiet)
@@ -171,6 +181,14 @@ def rank(
         typer.echo(found.to_frame().reset_index().to_json(orient="records", indent=2))
     else:
         show_ranking(found, make_console())
+
+
+def _usual_output() -> Path:
+    """Where a calibrator goes that nobody named; never over another."""
+    usual = Path("calibrator.safetensors")
+    if usual.exists():
+        raise InputError(f"{usual} is there already: name another file, or this one, with -o")
+    return usual
 
 
 def _takes_features(method: str) -> bool:
