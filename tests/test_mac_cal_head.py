@@ -717,6 +717,13 @@ def test_without_a_name_it_is_written_where_nothing_is(folder, tmp_path, monkeyp
     assert (tmp_path / "calibrator.safetensors").read_bytes() == made
 
 
+@pytest.mark.parametrize("method", ["mac_cal_head", "tst_head", "vtst_head"])
+def test_validation_rows_of_another_width_are_refused(method):
+    features, labels = clusters(seed=0)
+    with pytest.raises(InputError, match="validation features have width"):
+        get(method, epochs=1).fit(features, labels, validation=(features[:, 1:], labels))
+
+
 def test_tst_is_the_head_without_masks(folder):
     features, labels = clusters(seed=0)
     plain = get("tst_head", epochs=3).fit(features, labels)

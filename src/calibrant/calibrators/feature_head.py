@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.features import classes_of, feature_rows
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
 from calibrant.metrics.base import compute_all
@@ -17,17 +19,20 @@ from calibrant.metrics.means import accuracy_measure, nll_measure
 from calibrant.metrics.toplabel import ece_measure
 
 H = TypeVar("H", bound="FeatureHead")
+Held = tuple[Tensor, Tensor]  # features and labels of validation rows
+Tick = Callable[[int], None]
 
 
 class FeatureHead(Calibrator):
     """A head trained on (N,D) features, what the network's own last layer is given.
 
     Of the rows the network was *trained* on, not augmented; it replaces that layer:
-    `attach(extractor, head)`. Subclasses give ``fit``, ``input_width`` and ``_map``.
+    `attach(extractor, head)`. Subclasses give ``_train``, ``input_width`` and ``_map``.
     """
 
     takes_features = True
     num_classes: int | None
+    epochs: int
 
     def fit(
         self: H,
@@ -38,8 +43,47 @@ class FeatureHead(Calibrator):
         validation: tuple[Array, Array] | None = None,
         progress: bool = False,
     ) -> H:
-        """Train the head; ``validation`` rows choose what it leaves open."""
-        raise NotImplementedError
+        """Train the head on (N,D) features, where they are.
+
+        ``validation`` rows choose what the method leaves open, and are judged.
+        """
+        rows, labels = feature_rows(features, target, ignore_index=ignore_index)
+        held: Held | None = None
+        if validation is not None:
+            held = feature_rows(*validation, ignore_index=ignore_index)
+            if held[0].shape[1] != rows.shape[1]:
+                raise InputError(
+                    f"validation features have width {held[0].shape[1]}, the others {rows.shape[1]}"
+                )
+            held = held[0].to(rows.device), held[1].to(rows.device)
+        else:
+            rows, labels, held = self._hold_out(rows, labels)
+        named = None if self.class_names_ is None else len(self.class_names_)
+        others = () if held is None else (held[1],)
+        classes = classes_of(labels, *others, num_classes=self.num_classes, named=named)
+        self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
+        with torch.no_grad(), bar(self.epochs, shown=progress) as tick:
+            told = self._train(rows, labels, classes, held, tick)
+        self.num_classes_ = torch.tensor(classes, device=rows.device)
+        self.summary_ = {
+            "rows": len(labels),
+            "classes": classes,
+            "features": rows.shape[1],
+            **self._figures(rows, labels, "after"),
+            **({} if held is None else self._figures(*held, "validation")),
+            **told,
+        }
+        return self
+
+    @abstractmethod
+    def _train(
+        self, rows: Tensor, labels: Tensor, classes: int, held: Held | None, tick: Tick
+    ) -> dict[str, Any]:
+        """Set the buffers, and tell how it went; ``tick`` is given each epoch that is done."""
+
+    def _hold_out(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Held | None]:
+        """Rows to train on and rows to choose on, where none are given for that."""
+        return rows, labels, None
 
     def fit_loader(self: H, model: Callable[..., Any], loader: Iterable[Any], **how: Any) -> H:
         """Fit on the features a network gives for a loader's rows, in evaluation mode.
@@ -86,7 +130,7 @@ def check_classes(num_classes: int | None) -> int | None:
 
 
 @contextmanager
-def bar(epochs: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+def bar(epochs: int, *, shown: bool) -> Iterator[Tick]:
     """A bar on stderr, told the epochs that are done."""
     if not shown:
         yield lambda epoch: None

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.feature_head import FeatureHead, bar, check_classes
-from calibrant.calibrators.features import classes_of, feature_rows
+from calibrant.calibrators.feature_head import FeatureHead, Held, Tick, check_classes
 from calibrant.calibrators.mac_cal import GAMMA, GAMMAS, Settings, TrainedHead, train_head
 from calibrant.calibrators.masked_heads import logits_of
-from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
 from calibrant.predictions.splitting import split_rows
 
@@ -105,53 +103,21 @@ class MacCalHead(FeatureHead):
         """D: how many features a row has."""
         return (self.hidden_weight_ if self.hidden_weight_.numel() else self.weight_).shape[0]
 
-    def fit(
-        self,
-        features: Array,
-        target: Array,
-        *,
-        ignore_index: int | None = None,
-        validation: tuple[Array, Array] | None = None,
-        progress: bool = False,
-    ) -> MacCalHead:
-        """Train the head on (N,D) features, where they are; choose γ on validation rows."""
-        rows, labels = feature_rows(features, target, ignore_index=ignore_index)
-        held = None
-        if validation is not None:
-            held = feature_rows(*validation, ignore_index=ignore_index)
-            if held[0].shape[1] != rows.shape[1]:
-                raise InputError(
-                    f"validation features have width {held[0].shape[1]}, the others {rows.shape[1]}"
-                )
-            held = held[0].to(rows.device), held[1].to(rows.device)
-        elif self.validation_fraction is not None:
-            rows, labels, held = self._split(rows, labels)
-        named = None if self.class_names_ is None else len(self.class_names_)
-        others = () if held is None else (held[1],)
-        classes = classes_of(labels, *others, num_classes=self.num_classes, named=named)
-        self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
-        with torch.no_grad(), bar(self.epochs, shown=progress) as tick:
-            trained = train_head(
-                rows,
-                labels,
-                classes,
-                settings=self.settings(),
-                gammas=self._candidates(held is not None),
-                validation=held,
-                race=self.race,
-                tick=tick,
-            )
+    def _train(
+        self, rows: Tensor, labels: Tensor, classes: int, held: Held | None, tick: Tick
+    ) -> dict[str, Any]:
+        trained = train_head(
+            rows,
+            labels,
+            classes,
+            settings=self.settings(),
+            gammas=self._candidates(held is not None),
+            validation=held,
+            race=self.race,
+            tick=tick,
+        )
         self._take(trained)
-        self.num_classes_ = torch.tensor(classes, device=rows.device)
-        self.summary_ = {
-            "rows": len(labels),
-            "classes": classes,
-            "features": rows.shape[1],
-            **self._figures(rows, labels, "after"),
-            **({} if held is None else self._figures(*held, "validation")),
-            **_told(trained),
-        }
-        return self
+        return _told(trained)
 
     def _map(self, logits: Tensor) -> Tensor:
         last = (self.weight_, self.bias_)
@@ -164,8 +130,9 @@ class MacCalHead(FeatureHead):
             return (self.gamma,)
         return self.gammas if choosing and self.schedule != "fixed" else (GAMMA,)
 
-    def _split(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        assert self.validation_fraction is not None
+    def _hold_out(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Held | None]:
+        if self.validation_fraction is None:
+            return rows, labels, None
         strata = labels.cpu().numpy()
         parts: list[np.ndarray[Any, np.dtype[np.int64]]] = list(
             split_rows(len(labels), self.validation_fraction, seed=self.seed, strata=strata)

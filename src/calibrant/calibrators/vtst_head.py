@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibrant.calibrators.feature_head import FeatureHead, bar, check_classes
-from calibrant.calibrators.features import classes_of, feature_rows
-from calibrant.functional.blocks import Array
+from calibrant.calibrators.feature_head import FeatureHead, Held, Tick, check_classes
 from calibrant.functional.errors import InputError
 
 WIDE = 32  # classes up to which the latent width is 128, and above which 256
@@ -73,45 +71,22 @@ class VTSTHead(FeatureHead):
         """D: how many features a row has."""
         return self.mean_weight_.shape[-1]
 
-    def fit(
-        self,
-        features: Array,
-        target: Array,
-        *,
-        ignore_index: int | None = None,
-        validation: tuple[Array, Array] | None = None,
-        progress: bool = False,
-    ) -> VTSTHead:
-        """Train the head on (N,D) features, where they are; validation rows are judged alone."""
-        rows, labels = feature_rows(features, target, ignore_index=ignore_index)
-        named = None if self.class_names_ is None else len(self.class_names_)
-        classes = classes_of(labels, num_classes=self.num_classes, named=named)
-        self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
+    def _train(
+        self, rows: Tensor, labels: Tensor, classes: int, held: Held | None, tick: Tick
+    ) -> dict[str, Any]:
         latent = self.latent or (128 if classes <= WIDE else 256)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             parts = [nn.Linear(rows.shape[1], latent) for _ in range(2)]
             parts.append(nn.Linear(latent, classes))
         mean, spread, last = (part.to(rows.device) for part in parts)
-        with bar(self.epochs, shown=progress) as tick:
-            loss = self._train(rows.float(), labels, mean, spread, last, tick)
+        loss = self._descend(rows.float(), labels, mean, spread, last, tick)
         self.mean_weight_, self.mean_bias_ = mean.weight.detach(), mean.bias.detach()
         self.spread_weight_, self.spread_bias_ = spread.weight.detach(), spread.bias.detach()
         self.weight_, self.bias_ = last.weight.detach(), last.bias.detach()
         how = torch.Generator().manual_seed(0)
         self.draws_ = torch.randn(self.samples, 1, latent, generator=how).to(rows.device)
-        self.num_classes_ = torch.tensor(classes, device=rows.device)
-        self.summary_ = {
-            "rows": len(labels),
-            "classes": classes,
-            "features": rows.shape[1],
-            **self._figures(rows, labels, "after"),
-            "stage_two_loss": loss,
-        }
-        if validation is not None:
-            held = feature_rows(*validation, ignore_index=ignore_index)
-            self.summary_ |= self._figures(held[0].to(rows.device), held[1], "validation")
-        return self
+        return {"stage_two_loss": loss}
 
     def latent_of(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """μ and σ."""
@@ -128,14 +103,14 @@ class VTSTHead(FeatureHead):
         each = F.linear(drawn, self.weight_.to(mean), self.bias_.to(mean))
         return torch.logsumexp(torch.log_softmax(each, 2), 0) - math.log(self.samples)
 
-    def _train(
+    def _descend(
         self,
         features: Tensor,
         labels: Tensor,
         mean: nn.Linear,
         spread: nn.Linear,
         last: nn.Linear,
-        tick: Callable[[int], None],
+        tick: Tick,
     ) -> float:
         """Minimise cross-entropy + weight · KL / latent width; the last epoch's mean loss."""
         device = features.device
