@@ -40,18 +40,17 @@ def main(folder: str | None = None) -> None:
     own = [path.stem for path in (target / "suites").glob("*.yaml")]
     for name in dict.fromkeys([*available(), *sorted(own)]):
         suite = found.suite(name)
-        if suite.tune:
-            continue  # its rows are those of untuned settings until a choice lies beside them
-        made = cells(suite, found.frame)
         runs = distinct(spec for _, spec in suite.specs)
-        if sum(one.wanted <= store.done(one.key) for one in runs) < FEWEST * len(runs):
+        whole = sum(one.is_measured(store.done(one.key)) for one in runs)
+        if whole < FEWEST * found.sizes[name] or not runs:
             continue
+        made = cells(suite, found.frame)
         parts = chapters(suite, found.frame, made)
-        whole = [f"# {suite.name}", suite.about, coverage(made)["line"]]
+        lines = [f"# {suite.name}", suite.about, coverage(made)["line"]]
         for one in parts:
-            whole += [f"## {one.title}", one.lead, one.table.to_markdown().strip()]
+            lines += [f"## {one.title}", one.lead, one.table.to_markdown().strip()]
         for ending, text in (
-            ("md", "\n\n".join(whole) + "\n"),
+            ("md", "\n\n".join(lines) + "\n"),
             ("csv", one_header([one.table.to_csv() for one in parts])),
             ("tex", "\n".join(f"% {one.title}\n{one.table.to_latex()}" for one in parts)),
         ):

@@ -41,6 +41,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.suites = {}
+        self.sizes = {}  # runs, those among them that wait for their settings to be tuned
 
     @cached_property
     def frame(self):
@@ -54,12 +55,15 @@ class Results:
         return found
 
     def suite(self, name):
-        """A suite by name; tuned ones are kept beside the store as they were run."""
+        """A suite by name, as it was run: with what is chosen in ``choices`` beside the store."""
         from calibrant.bench.suite import Suite
+        from calibrant.bench.tune import with_choices
 
         if name not in self.suites:
-            own = self.folder / "suites" / f"{name}.yaml"  # tuned ones, as they were run
-            self.suites[name] = Suite.read(own if own.is_file() else name)
+            own = self.folder / "suites" / f"{name}.yaml"
+            whole = Suite.read(own if own.is_file() else name)
+            self.suites[name] = with_choices(whole, self.folder)
+            self.sizes[name] = len(whole.runs)
         return self.suites[name]
 
     def value(self, *, suite, method, metric, calibrator="none", part="test", what="all", **cell):

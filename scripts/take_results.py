@@ -2,8 +2,8 @@
 
     python scripts/take_results.py BENCH [results]
 
-Only what ``results/store`` does not have yet is taken. make_results.py and readme_numbers.py
-then make tables, claims and numbers of it.
+Only what ``results/store`` does not have yet is taken, and what its suites' tuning chose.
+make_results.py and readme_numbers.py then make tables, claims and numbers of it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+from calibrant.bench.choosing import FOLDER, put_down, read_choice
 from calibrant.bench.store import Store
 
 ROOT = Path(__file__).parents[1]
 
 
 def main(bench: str, folder: str | None = None) -> None:
-    target = Store((Path(folder) if folder else ROOT / "results") / "store")
+    results = Path(folder) if folder else ROOT / "results"
+    target = Store(results / "store")
+    for path in sorted((Path(bench) / FOLDER).glob("*.json")):
+        choice = read_choice(path)
+        if choice is not None:
+            put_down(results / FOLDER / path.name, choice)
     known = {path.name for path in target.files()}
     with tempfile.TemporaryDirectory() as between:
         fresh = Store(between)

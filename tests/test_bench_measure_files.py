@@ -13,7 +13,7 @@ from calibrant.bench import Store, Suite, run_suite
 from calibrant.bench.halving import halve, halved
 from calibrant.bench.logits import file_of
 from calibrant.bench.measure import measure
-from calibrant.bench.sealed import Validation, open_test, write_choice
+from calibrant.bench.sealed import Validation, write_choice
 from calibrant.bench.spec import Spec
 from calibrant.bench.tables import table
 from calibrant.calibrators import get
@@ -182,17 +182,9 @@ def test_selection_sees_validation_rows_only(folder):
         seen.run = run
 
 
-def test_test_rows_open_once_the_choice_is_written(folder, tmp_path):
-    run, choice = Run(folder), tmp_path / "choice.json"
-    with pytest.raises(InputError, match="stay closed until the choice is written"):
-        open_test(run, choice)
-    for unfinished in ("", "{", "{}", "[]"):
-        choice.write_text(unfinished)
-        with pytest.raises(InputError, match="stay closed"):
-            open_test(run, choice)
-    choice.unlink()
+def test_a_choice_once_written_is_never_another(tmp_path):
+    choice = tmp_path / "choice.json"
     write_choice(choice, {"temperature": 0.01, "key": "abc"})
-    assert len(open_test(run, choice)) == len(run.predictions("test"))
     write_choice(choice, {"key": "abc", "temperature": 0.01})  # the same one
     with pytest.raises(InputError, match="holds another choice"):
         write_choice(choice, {"temperature": 0.1, "key": "abc"})

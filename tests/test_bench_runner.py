@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from bench_cases import child, ended_well, events, kill, tiny, until
-from calibrant.bench import Spec, Store, run_specs, run_suite
+from calibrant.bench import Spec, Store, Suite, run_specs, run_suite
 from calibrant.bench.locking import is_held, locked, read_note
 from calibrant.bench.status import status
 from calibrant.bench.work import DEATHS, Bench
@@ -178,6 +178,38 @@ def test_a_run_that_fails_is_recorded_and_the_others_are_made(tmp_path):
     assert [one["event"] for one in again[1:]] == ["plan", "begun", "failed"]
     found = status([bad, wild, good], tmp_path / "out")
     assert (found.done, [one["kind"] for one in found.failed]) == (1, ["error", "diverged"])
+
+
+def test_a_measurement_that_failed_is_told_and_made_again_on_retry(bench, monkeypatch):
+    from calibrant.bench import measure
+
+    whole, refused = measure._calibrated, []
+
+    def refuses(subject, text):
+        if text == "vector" and refused:
+            raise InputError("not today")
+        return whole(subject, text)
+
+    monkeypatch.setattr(measure, "_calibrated", refuses)
+    suite = Suite.parse(tiny(keep="predictions").text.replace("[temperature]", "[vector]"))
+    refused.append("vector")
+    with pytest.warns(UserWarning, match="vector was not measured: not today"):
+        run_again(bench, suite)
+    assert [one["what"] for one in status(suite.runs, bench.out).unmeasured] == ["vector"] * 2
+    # It stands until it is asked for again, and stays failed while it fails.
+    assert len(run_again(bench, suite)[0].before) == 2
+    with pytest.warns(UserWarning, match="vector was not measured"):
+        run_again(bench, suite, retry=True)
+    assert len(status(suite.runs, bench.out).unmeasured) == 2
+    refused.clear()
+    summary, told = run_again(bench, suite, retry=True)
+    assert len(summary.done) == 2
+    assert "epoch" not in [kind for kind, _ in told]  # measured again, not trained again
+    assert status(suite.runs, bench.out).unmeasured == []
+    frame = bench.store.frame()
+    rows = frame[(frame["calibrator"] == "vector") & (frame["part"] == "test")]
+    assert len(set(rows["key"])) == 2
+    assert len(run_again(bench, suite, retry=True)[0].before) == 2
 
 
 def test_no_run_begins_after_the_limit(tmp_path):

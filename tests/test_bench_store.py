@@ -29,6 +29,7 @@ def test_rows_come_back_as_they_went_in(tmp_path):
         row(value=math.nan),
         row(calibrator="temperature", seconds=0.25, rows=7, value=1e-300),
         row(part="run", metric="train_seconds", value=3),
+        row(part="run", calibrator="temperature", metric="measured", value=1),
     ]
     path = store.add(ONE.key, rows)
     assert path.name.startswith(f"{ONE.key}-")
@@ -41,7 +42,8 @@ def test_rows_come_back_as_they_went_in(tmp_path):
     assert math.isnan(found["test", "none"]["value"])
     assert math.isnan(found["test", "none"]["long_tail"])
     assert found["run", "none"]["epochs"] == Config().epochs
-    assert store.done(ONE.key) == {("test", "none"), ("test", "temperature"), ("run", "none")}
+    # A figure is no mark: what was begun is not all measured.
+    assert store.done(ONE.key) == {("run", "temperature")}
     assert store.done(TWO.key) == set()
 
 
@@ -117,16 +119,16 @@ def test_compacting_keeps_every_figure_and_survives_a_kill_amid_it(tmp_path, mon
     monkeypatch.undo()
     assert len(store.files()) == 6
     assert Store(tmp_path).frame().equals(before)
-    store.add(TWO.key, [row(TWO, part="validation")])
+    store.add(TWO.key, [row(TWO, part="run", metric="measured", calibrator="vector")])
     Store(tmp_path).compact()
     (path,) = Store(tmp_path).files()
     assert path.name.startswith("all-")
     after = Store(tmp_path)
     assert len(after.frame()) == len(before) + 1
-    assert after.done(TWO.key) == {("test", "none"), ("validation", "none")}
+    assert after.done(TWO.key) == {("run", "vector")}
     assert after.compact() is None
-    after.add(ONE.key, [row(part="late")])
-    assert ("late", "none") in after.done(ONE.key)
+    after.add(ONE.key, [row(part="run", metric="measured")])
+    assert after.done(ONE.key) == {("run", "none")}
 
 
 def test_a_light_store_has_single_precision_and_a_run_s_last_time(tmp_path):

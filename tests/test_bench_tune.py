@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.bench import combine
+from calibrant.bench import choosing, combine
 from calibrant.bench.choosing import (
     ValidationRows,
     choice_path,
@@ -23,7 +23,7 @@ from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.crossfit import crossfit, out_of_half
 from calibrant.bench.loss_texts import has_term, terms, with_option
 from calibrant.bench.rows import make_row
-from calibrant.bench.runner import run_specs
+from calibrant.bench.runner import run_specs, run_suite
 from calibrant.bench.spec import Spec
 from calibrant.bench.store import Store
 from calibrant.bench.suite import Suite
@@ -207,6 +207,48 @@ def test_real_runs_with_sealed_test_files_give_the_same_choice(tmp_path, monkeyp
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_the_test_file_is_opened_after_the_choice_is_written(tmp_path, monkeypatch):
+    """Real runs: every file of predictions that is read, and the choice, in the order of time."""
+    one_step = SUITE.replace("    - {name: threshold, of: [s_avuc], values: [0.1, 0.5]}\n", "")
+    text = one_step.replace("[0.5, 2.0, 8.0]", "[0.5, 4.0]").replace("seeds: [0, 1]", "seeds: [0]")
+    suite = Suite.parse(f"{text}calibrators: [temperature]\n")
+    events: list[tuple[str, str, str]] = []
+    read, write = Predictions.read, choosing.write_choice
+
+    def noted_read(path, *args, **kwargs):
+        events.append(("read", Path(path).stem, Path(path).parents[1].name))
+        return read(path, *args, **kwargs)
+
+    def noted_write(path, choice):
+        events.append(("choice", "", choice["keys"][0]))
+        return write(path, choice)
+
+    monkeypatch.setattr(Predictions, "read", noted_read)
+    monkeypatch.setattr(choosing, "write_choice", noted_write)
+    summary = run_suite(suite, tmp_path)
+    assert len(summary.done) == 2
+    at = [kind for kind, _, _ in events].index("choice")
+    before, chosen, after = events[:at], events[at][2], events[at + 1 :]
+    candidates = {key for _, _, key in before}
+    assert len(candidates) == 2
+    assert {part for _, part, _ in before} == {"validation"}
+    opened = {key for _, part, key in after if part == "test"}
+    assert chosen in opened & candidates
+    # Of the candidate that lost no test row is read, then or later, nor in the store.
+    (lost,) = candidates - {chosen}
+    assert lost not in opened
+    frame = Store(tmp_path / "store").frame()
+    assert set(frame[frame["key"] == lost]["part"]) == {"validation", "run"}
+    assert "test" in set(frame[frame["key"] == chosen]["part"])
+    # What the chosen one took is its training, not the measuring alone.
+    took = frame[(frame["key"] == chosen) & (frame["metric"] == "bench_seconds")]["value"]
+    trained = frame[(frame["key"] == chosen) & (frame["metric"] == "train_seconds")]["value"]
+    assert float(took.iloc[0]) >= float(trained.iloc[0])
+    assert not (tmp_path / "runs" / lost / "weights.safetensors").exists()
+    # It is gone on with, not made again.
+    assert run_suite(suite, tmp_path).done == []
+
+
 def _refuse(*args, **kwargs):
     raise AssertionError("selection opened a file of predictions")
 
@@ -277,6 +319,8 @@ def test_the_rule_of_appendix_g():
         ({"settings": [{"name": "lr", "values": [1], "off": 1}]}, "did you mean of"),
         ({"settings": [{"name": "lr", "values": [1]}], "rule": "best_test"}, "best_test"),
         ({"settings": [{"name": "lr", "values": [1]}], "ruel": "x"}, "did you mean rule"),
+        ({"settings": [{"name": "lr", "values": [1]}], "metric": "ecee"}, "ecee"),
+        ({"settings": [{"name": "lr", "values": [1]}], "metric": "kde_ece"}, "metric is one of"),
         ({"settings": [{"name": "lr", "values": [1]}], "accuracy_lost": 2}, "accuracy_lost"),
     ],
 )

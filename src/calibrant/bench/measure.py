@@ -16,8 +16,9 @@ from calibrant.bench.judging import Figure, checked, counted, figures, told
 from calibrant.bench.logits import halves_of, uncalibrated_halves
 from calibrant.bench.ood import ood
 from calibrant.bench.rows import Row, make_row
+from calibrant.bench.sealed import Validation
 from calibrant.bench.shift import shift
-from calibrant.bench.spec import MARK, Spec, after_mark
+from calibrant.bench.spec import FAILED, MARK, SEALED, Spec, after_mark
 from calibrant.bench.stage_two import OPTIONS, RECIPES, stage_two
 from calibrant.bench.subject import FilesGone, Parts, Subject, calibrated_figures, judged
 from calibrant.data.value import Splits
@@ -62,6 +63,12 @@ def measurements(
     device: str | None = None,
 ) -> Iterator[Figure]:
     """The same, as they come, without what is known of the run."""
+    if spec.sealed:
+        if run is None:
+            raise InputError("a file of logits is its own test: there is nothing to seal")
+        if not spec.is_measured(done):
+            yield from _step(SEALED, partial(_sealed, Validation(run)))
+        return
     subject: Parts
     if spec.logits is not None:
         subject = halves = halves_of(spec)
@@ -93,8 +100,14 @@ def _step(mark: str, make: Callable[[], Iterator[Figure]]) -> Iterator[Figure]:
         raise
     except InputError as error:
         warnings.warn(f"{mark} was not measured: {error}", stacklevel=2)
-        yield Figure("run", mark, "failed", 1.0)
+        yield Figure("run", mark, FAILED, 1.0)
     yield Figure("run", mark, MARK, 1.0, time.perf_counter() - begun)
+
+
+def _sealed(run: Validation) -> Iterator[Figure]:
+    """Figures of validation rows, by the view that has no others."""
+    said = run.predictions
+    yield from told("validation", "none", figures(said), rows=counted(said))
 
 
 def uncalibrated(subject: Subject) -> Iterator[Figure]:

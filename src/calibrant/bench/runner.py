@@ -46,10 +46,10 @@ def run_suite(
 ) -> Summary:
     """Make every run of a suite that is not made, here, by a pool of processes, or by Ray.
 
-    Several may work on one folder at once. After ``limit_minutes`` no new run is begun. Runs
-    that failed before are tried again only on ``retry``. ``machine`` changes settings of the
-    machine alone, such as ``data_folder``. ``progress`` is given what happens, as mappings
-    whose ``event`` is begun, epoch, done, failed or left.
+    Several may work on one folder at once. After ``limit_minutes`` no new run is begun. Runs and
+    measurements that failed before are tried again only on ``retry``. ``machine`` changes
+    settings of the machine alone, such as ``data_folder``. ``progress`` is given what happens,
+    as mappings whose ``event`` is begun, epoch, done, failed or left.
     """
     chosen = replace(suite, specs=suite.chosen(only, seeds))
     if not chosen.specs:
@@ -102,10 +102,9 @@ def run_specs(
         raise no_such("place for runs", on, PLACES)
     bench = Bench(Path(out).absolute())
     wanted = [one.on_machine(**(machine or {})) for one in distinct(specs)]
-    if retry:
-        for one in wanted:
-            bench.failure(one.key).unlink(missing_ok=True)
     store = bench.store
+    if retry:
+        bench.repeat_failed(wanted, store)
     before = [one.key for one in wanted if bench.is_done(one, store)]
     left = [one for one in wanted if one.key not in before]
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
@@ -137,7 +136,7 @@ def _summary(wanted: list[Spec], before: list[str], bench: Bench) -> Summary:
     for one in wanted:
         if one.key in before:
             continue
-        if one.wanted <= store.done(one.key):
+        if one.is_measured(bench.done(one.key, store)):
             found.done.append(one.key)
         elif bench.failure(one.key).is_file():
             found.failed.append(one.key)

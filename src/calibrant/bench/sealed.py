@@ -1,4 +1,4 @@
-"""Choosing without looking: what selection code may see of a run, and when test rows open."""
+"""Choosing without looking: what selection code may see of a run, and choices that stand."""
 
 from __future__ import annotations
 
@@ -67,16 +67,6 @@ def write_choice(path: str | os.PathLike[str], choice: dict[str, Any]) -> Path:
     finally:
         whole.unlink()
     return target
-
-
-def open_test(run: Run, choice: str | os.PathLike[str]) -> Predictions:
-    """The run's test predictions, once the choice is written down and never before."""
-    found = _read(Path(choice))
-    if not isinstance(found, dict) or not found:
-        raise InputError(
-            f"test rows stay closed until the choice is written down in {choice}: none is there"
-        )
-    return as_logits(run.predictions("test"))
 
 
 def _read(path: Path) -> Any:

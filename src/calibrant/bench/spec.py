@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,8 @@ OF_THE_MACHINE = (
 ADDED: dict[str, Any] = {"head": None}
 KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
 MARK = "measured"  # the metric of the rows that say what has been measured
+FAILED = "failed"  # that of those that could not be made, and say so
+SEALED = "validation"  # the mark of a run of which validation rows alone were measured
 SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
 
 
@@ -36,7 +38,8 @@ class Spec:
     """A run: a training, or a file of logits, and the measurements wanted of it.
 
     ``after`` holds (name, options as JSON) of measurements beyond the calibrators. ``logits``
-    names a file of logits, below the data folder, that takes the place of a training.
+    names a file of logits, below the data folder, that takes the place of a training. Of a
+    ``sealed`` run, one that is to be chosen among others, validation rows alone are measured.
     """
 
     config: Config
@@ -44,6 +47,7 @@ class Spec:
     after: tuple[tuple[str, str], ...] = ()
     keep: str = "rows"
     logits: str | None = None
+    sealed: bool = False
 
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
@@ -65,7 +69,11 @@ class Spec:
     def wanted(self) -> frozenset[tuple[str, str]]:
         """The (part, calibrator) marks the store holds once all is measured."""
         names = ["none", *self.calibrators, *(after_mark(*one) for one in self.after)]
-        return frozenset(("run", name) for name in names)
+        return frozenset(("run", name) for name in ([SEALED] if self.sealed else names))
+
+    def is_measured(self, done: Collection[tuple[str, str]]) -> bool:
+        """Whether such marks are all that is wanted; what was opened was measured sealed too."""
+        return self.wanted <= set(done) or (self.sealed and ("run", "none") in done)
 
     def on_machine(self, **settings: Any) -> Spec:
         """The same run with settings of the machine changed; its key stays."""
@@ -84,6 +92,7 @@ class Spec:
             calibrators=tuple(dict.fromkeys((*self.calibrators, *other.calibrators))),
             after=tuple(dict.fromkeys((*self.after, *other.after))),
             keep=KEEPS[max(KEEPS.index(self.keep), KEEPS.index(other.keep))],
+            sealed=self.sealed and other.sealed,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,6 +103,7 @@ class Spec:
             "after": [list(one) for one in self.after],
             "keep": self.keep,
             "logits": self.logits,
+            "sealed": self.sealed,
         }
 
     @classmethod
@@ -105,6 +115,7 @@ class Spec:
             after=tuple((name, options) for name, options in found["after"]),
             keep=found["keep"],
             logits=found["logits"],
+            sealed=found["sealed"],
         )
 
 

@@ -22,6 +22,7 @@ class Status:
     running: list[dict[str, Any]]  # label, epoch, epochs, since, pid
     failed: list[dict[str, Any]]  # label, kind (diverged or error), message
     waiting: list[str]  # labels
+    unmeasured: list[dict[str, Any]]  # of runs done: label, what (the measurement that failed)
     seconds_left: float | None  # None: no run like those left has ended yet
 
     @property
@@ -38,7 +39,8 @@ def status(specs: Iterable[Spec], out: str | Path) -> Status:
     """Look at a folder of runs; nothing in it is changed, and runs in progress go on."""
     bench = Bench(Path(out).absolute())
     store = bench.store
-    done, running, failed, waiting = 0, [], [], []
+    done, running, failed, waiting, unmeasured = 0, [], [], [], []
+    lacking = store.failed()
     parts: list[tuple[Spec, float]] = []  # runs not ended, and the share of each that is left
     for one in distinct(specs):
         if is_held(bench.lock(one.key)):
@@ -57,12 +59,15 @@ def status(specs: Iterable[Spec], out: str | Path) -> Status:
             parts.append((one, max(0.0, 1.0 - epoch / one.config.epochs)))
         elif bench.is_done(one, store):
             done += 1
+            marks = [mark for mark in lacking.get(one.key, ()) if ("run", mark) in one.wanted]
+            unmeasured += [{"key": one.key, "label": one.label, "what": mark} for mark in marks]
         elif bench.failure(one.key).is_file():
             failed.append({"key": one.key, "label": one.label, **_why(bench.failure(one.key))})
         else:
             waiting.append(one.label)
             parts.append((one, 1.0))
-    return Status(done, running, failed, waiting, _left(parts, store, max(1, len(running))))
+    left = _left(parts, store, max(1, len(running)))
+    return Status(done, running, failed, waiting, unmeasured, left)
 
 
 def _why(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.locking import locked
 from calibrant.bench.rows import SCHEMA, Row
+from calibrant.bench.spec import FAILED, MARK
 from calibrant.functional.errors import InputError
 from calibrant.training.checkpoint import write_whole
 
@@ -47,12 +48,18 @@ class Store:
         return _frame([table for _, table in self._read()])
 
     def done(self, key: str) -> set[tuple[str, str]]:
-        """The (part, calibrator) pairs there are results of."""
+        """The (part, calibrator) pairs marked as measured."""
         found: set[tuple[str, str]] = set()
         for path in self.files():
             if path.name.startswith((f"{key}-", f"{ALL}-")):
                 found |= self._marks_of(path).get(key, set())
         return found
+
+    def failed(self) -> dict[str, list[str]]:
+        """By run, the marks of measurements that could not be made when last tried."""
+        frame = self.frame()
+        rows = frame[(frame["metric"] == FAILED) & (frame["value"] > 0)]
+        return {str(key): list(marks) for key, marks in rows.groupby("key")["calibrator"]}
 
     def files(self) -> list[Path]:
         """The files, in order of name; hidden ones and those set aside are none."""
@@ -133,9 +140,11 @@ class Store:
             if table is None:
                 return {}
             found: dict[str, set[tuple[str, str]]] = {}
-            columns = [table.column(name).to_pylist() for name in ("key", "part", "calibrator")]
-            for key, part, calibrator in zip(*columns, strict=True):
-                found.setdefault(key, set()).add((part, calibrator))
+            names = ("key", "part", "calibrator", "metric")
+            columns = [table.column(name).to_pylist() for name in names]
+            for key, part, calibrator, metric in zip(*columns, strict=True):
+                if metric == MARK:
+                    found.setdefault(key, set()).add((part, calibrator))
             self._marks[path.name] = found
         return self._marks[path.name]
 

@@ -65,6 +65,12 @@ class Suite:
             raise no_such("method, as baseline,", str(baseline), sorted(names))
         metrics = tuple(found.get("metrics") or ())
         _check_metrics(metrics)
+        if found.get("tune"):
+            from calibrant.bench.tune import Tuning
+
+            Tuning.of(found["tune"])
+            if found.get("logits"):
+                raise InputError("tune tries settings of training: files of logits have none")
         published = dict(found.get("published") or {})
         if published and published.get("paper") not in PAPERS:
             raise no_such("paper", str(published.get("paper")), PAPERS)

@@ -2,8 +2,9 @@
 
 Soft-calibration appendix G: the values of one setting are tried, the best is kept, and the
 next setting is tried with it; the best is the lowest ECE that gives up less than 1% accuracy
-against the most accurate. Candidates are ordinary runs, in the store like any other, and a
-run that two questions ask for is made once.
+against the most accurate. Candidates are runs like any other, and one that two questions ask
+for is made once; but they are sealed: their validation rows alone are measured, and the file of
+their test predictions stays closed until a choice that names them is written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.choosing import ValidationRows, choice_path, put_down, read_choice
+from calibrant.bench.judging import USUAL, checked
 from calibrant.bench.loss_texts import has_term, with_option
+from calibrant.bench.run_folder import prune
 from calibrant.bench.spec import OF_THE_MACHINE, Spec, canonical
 from calibrant.bench.store import Store
 from calibrant.bench.suite import Suite
@@ -87,7 +90,10 @@ class Tuning:
             raise no_such("rule of tune", str(made.rule), RULES)
         if not 0 <= made.accuracy_lost < 1 or not made.seeds:
             raise InputError("tune: accuracy_lost is a share in [0, 1), and seeds are at least one")
-        return made
+        (metric,) = checked([made.metric])
+        if metric not in USUAL:
+            raise InputError(f"tune: metric is one of {', '.join(USUAL)}, found {made.metric!r}")
+        return replace(made, metric=metric)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: part of the question a choice answers."""
@@ -139,7 +145,11 @@ def tuned(suite: Suite, out: str | os.PathLike[str], run: Callable[[list[Spec]],
         view = ValidationRows(Store(Path(out) / "store"))
         for one in waiting:
             one.take(view, failed)
-    return _chosen(suite, searches)
+    found = _chosen(suite, searches)
+    final = {spec.key for _, spec in found.specs}
+    for spec in (spec for one in searches for spec in one.tried if spec.key not in final):
+        prune(Path(out) / "runs" / spec.key, spec.keep)
+    return found
 
 
 def with_choices(suite: Suite, out: str | os.PathLike[str]) -> Suite:
@@ -167,6 +177,7 @@ class _Search:
         self.config = specs[0].config
         self.left = [one for one in tuning.settings if one.applies(self.config)]
         self.steps: list[dict[str, Any]] = []
+        self.tried: list[Spec] = []
         question = {"tune": tuning.to_dict(), "method": self.method, "run": json.loads(group[1])}
         self.path = choice_path(out, f"{suite.name}-{self.method}", question)
         self.question = question
@@ -185,6 +196,7 @@ class _Search:
 
     def take(self, view: ValidationRows, failed: Collection[str] = ()) -> None:
         """Choose among them, and go on to the next setting; after the last write it down."""
+        self.tried += self.candidates()
         setting, metrics = self.left[0], (*FIGURES, self.tuning.metric)
         told = []
         for value, specs in self._tried():
@@ -237,7 +249,7 @@ class _Search:
         ]
 
     def _spec(self, config: Config) -> Spec:
-        return replace(self.specs[0], config=config)
+        return replace(self.specs[0], config=config, sealed=True)
 
 
 def _plain(candidate: Mapping[str, Any]) -> dict[str, Any]:

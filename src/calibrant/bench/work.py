@@ -7,7 +7,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from calibrant.bench import run_folder
 from calibrant.bench.loading import splits_of
 from calibrant.bench.locking import locked, read_note, write_note
 from calibrant.bench.rows import Row, make_row, now
-from calibrant.bench.spec import MARK, SECONDS, Spec
+from calibrant.bench.spec import FAILED, MARK, SEALED, SECONDS, Spec
 from calibrant.bench.store import Store
 from calibrant.bench.subject import FilesGone
 from calibrant.training import Diverged, Run, train
@@ -52,9 +52,34 @@ class Bench:
         """Where it is written why a run failed."""
         return self.out / "failed" / f"{key}.json"
 
+    def again(self, key: str) -> Path:
+        """Where it is written which measurements are to be made again."""
+        return self.out / "again" / f"{key}.json"
+
+    def done(self, key: str, store: Store) -> set[tuple[str, str]]:
+        """What is measured of a run, less what is to be made again."""
+        return store.done(key) - {("run", mark) for mark in self.to_repeat(key)}
+
+    def to_repeat(self, key: str) -> list[str]:
+        """The marks of measurements that failed and are to be made again."""
+        try:
+            return list(map(str, json.loads(self.again(key).read_bytes())))
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def repeat_failed(self, specs: Iterable[Spec], store: Store) -> None:
+        """Let runs, and measurements of runs, that failed be made again."""
+        failed = store.failed()
+        for one in specs:
+            self.failure(one.key).unlink(missing_ok=True)
+            marks = [mark for mark in failed.get(one.key, ()) if ("run", mark) in one.wanted]
+            if marks:
+                self.again(one.key).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.again(one.key), json.dumps(marks).encode())
+
     def is_done(self, spec: Spec, store: Store) -> bool:
         """Whether all that is wanted of a run is in the store, and its folder, if any, whole."""
-        if not spec.wanted <= store.done(spec.key):
+        if not spec.is_measured(self.done(spec.key, store)):
             return False
         folder = self.folder(spec.key)
         if not folder.exists():
@@ -103,7 +128,9 @@ def attempt(spec: Spec, bench: Bench, store: Store, tell: Tell) -> str:
                 )
             tell({"event": "begun", **told})
             _make(spec, bench, store, hold, lambda line: tell({**told, **line}))
-            run_folder.prune(bench.folder(spec.key), spec.keep)
+            bench.again(spec.key).unlink(missing_ok=True)
+            if not spec.sealed:  # else it may be the one that is chosen, and opened
+                run_folder.prune(bench.folder(spec.key), spec.keep)
             tell({"event": "done", **told, "seconds": hold.spent()})
             return "done"
         except Exception as error:
@@ -152,9 +179,9 @@ class _Hold:
 
 def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> None:
     """Train what is not trained, measure what is not measured, and add that to the store."""
-    done = store.done(spec.key)
+    done, again = bench.done(spec.key, store), bench.to_repeat(spec.key)
     if spec.logits is not None:
-        _measure(spec, None, done, store, tell, spent=hold.spent)
+        _measure(spec, None, done, store, tell, spent=hold.spent, again=again)
         return
     folder = bench.folder(spec.key)
     if run_folder.take_up(folder, spec) is not None:
@@ -164,8 +191,10 @@ def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> No
         if not (folder / run_folder.MANIFEST).is_file():
             run_folder.seal(folder)
         try:
-            first = ("run", "none") not in done  # else it has been told what the run took
-            _measure(spec, run, done, store, tell, spent=hold.spent if first else None)
+            told = {("run", "none"), ("run", SEALED)} & done  # what the run took among it
+            first = not told
+            spent = hold.spent if first else None
+            _measure(spec, run, done, store, tell, spent=spent, again=again)
             return
         except FilesGone:
             run_folder.begin_again(folder)
@@ -179,7 +208,8 @@ def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> No
     run = train(spec.config, folder, data=data, on_epoch=on_epoch)
     run_folder.seal(folder)
     # What an earlier training gave is measured again: no figures of two are mixed.
-    _measure(spec, run, set(), store, tell, spent=hold.spent, earlier=hold.earlier)
+    how: dict[str, Any] = {"spent": hold.spent, "earlier": hold.earlier, "again": again}
+    _measure(spec, run, set(), store, tell, **how)
 
 
 def _measure(
@@ -191,11 +221,13 @@ def _measure(
     *,
     spent: Callable[[], float] | None = None,
     earlier: float = 0.0,
+    again: Sequence[str] = (),
 ) -> None:
     """Add rows as they come, by whole steps, so that a kill costs little of them.
 
     ``spent`` gives the seconds of it all, for a row of their own; ``earlier`` are those of
-    attempts that were killed, which the run itself does not know of.
+    attempts that were killed, which the run itself does not know of. ``again`` are marks of what
+    had failed: it is written down when they have not.
     """
     from calibrant.bench.measure import measurements
 
@@ -205,8 +237,13 @@ def _measure(
         if one.metric == "train_seconds":
             one = one._replace(value=one.value + earlier)
         rows.append(make_row(spec, **one._asdict()))
+        if one.metric == FAILED:
+            again = [mark for mark in again if mark != one.calibrator]
         if one.metric != MARK:
             continue
+        if one.calibrator in again:
+            cleared = one._replace(metric=FAILED, value=0.0)
+            rows.append(make_row(spec, **cleared._asdict()))
         tell({"event": "measured", "what": one.calibrator})
         if time.monotonic() - begun > OFTEN:
             store.add(spec.key, rows)

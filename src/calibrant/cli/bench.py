@@ -68,7 +68,9 @@ def run_command(
     ] = None,
     only: Only = None,
     seeds: Seeds = None,
-    retry: Annotated[bool, Flag("--retry", help="Try runs that failed again.")] = False,
+    retry: Annotated[
+        bool, Flag("--retry", help="Try runs and measurements that failed again.")
+    ] = False,
     data_folder: Annotated[str | None, Flag(help="Where data sets are.", metavar="DIR")] = None,
     device: Annotated[str | None, Flag(help="auto, cpu or cuda.")] = None,
     compiled: Annotated[
@@ -163,6 +165,10 @@ def status_command(
     for one in state.failed:
         line = (one["message"].strip().splitlines() or [""])[0]
         console.print(f"  {one['kind']}: {one['label']}: {line}", soft_wrap=True)
+    for one in state.unmeasured:
+        console.print(f"  not measured: {one['label']}: {one['what']}", soft_wrap=True)
+    if state.unmeasured:
+        console.print("  `calibrant bench run ... --retry` measures these again")
     left = state.seconds_left
     if left is None:
         console.print("time left: not known before a run like those left has ended")
