@@ -292,6 +292,18 @@ EXPLAINED = [
         "an ignored label that is a class can be looked up, and weighs nothing",
     ),
     ("losses/common.py", "logits.flatten(2) if", SAME, "more dimensions do as well"),
+    (
+        "losses/common.py",
+        "if int(low) < 0 or int(high) >=",
+        SAME,
+        "a quick look: the one that follows is exact, and decides",
+    ),
+    (
+        "losses/common.py",
+        'if target.is_floating_point() or input.device.type != "cpu"',
+        SAME,
+        "probabilities cut to whole numbers are classes 0 and 1",
+    ),
     ("losses/compose.py", "return list(self.secondaries)", SAME, "what it walks is the same"),
     ("losses/cpc.py", "_STRAIGHT = 40.0", SAME, "softplus is the identity there to the last digit"),
     ("losses/cpc.py", "_PAIRS if in_cache", SAME, _CUT),

@@ -42,7 +42,8 @@ def main(folder: str | None = None) -> None:
         suite = found.suite(name)
         runs = distinct(spec for _, spec in suite.specs)
         whole = sum(one.is_measured(store.done(one.key)) for one in runs)
-        if whole < FEWEST * found.sizes[name] or not runs:
+        untuned = 2 * len(runs) < found.sizes[name]  # what needs no tuning makes no tuned suite
+        if untuned or whole < FEWEST * found.sizes[name]:
             continue
         made = cells(suite, found.frame)
         parts = chapters(suite, found.frame, made)

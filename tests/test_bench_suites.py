@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from calibrant import losses, models
-from calibrant.bench.figures import check_metric
+from calibrant.bench.figures import canonical, check_metric
+from calibrant.bench.judging import DENSE, USUAL
 from calibrant.bench.measure import OF_LOGITS, check_after
 from calibrant.bench.published import find
 from calibrant.bench.suite import SHIPPED, Suite, available
-from calibrant.bench.suite_file import only_known
+from calibrant.bench.tables import OF_TWO_SETS
 from calibrant.bench.texts import keeping, make
 from calibrant.bench.tune import Tuning
 from calibrant.training import recipes
@@ -107,11 +108,31 @@ def test_a_suite_can_be_made(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_tables_are_ones_there_are(name):
-    told = suite(name).published
-    only_known(told, ("paper", "tables"), "key of published")
-    for table in told.get("tables", ()):
-        assert find(paper=told["paper"], table=table), table
+def test_every_source_has_figures_beside_ours(name):
+    """A name that is not the paper's, or a metric nobody measures, would leave a column empty."""
+    made = suite(name)
+    measured = {canonical(one) for one in (*USUAL, *DENSE, *OF_TWO_SETS, "train_seconds")}
+    for source in made.published:
+        found = set()
+        for method, spec in made.specs[: len(made.specs) // len(made.found["seeds"])]:
+            config, more = spec.config, [json.loads(one) for _, one in spec.after]
+            extra = {canonical(one) for options in more for one in options.get("names", ())}
+            for metric in map(canonical, made.metrics):
+                assert metric in measured | extra, metric
+                where = {"method": method, "metric": metric, "long_tail": config.long_tail}
+                where |= {"data": config.data, "model": config.model}
+                for after in ("none", *spec.calibrators, *(step for step, _ in spec.after)):
+                    for part in ("test", "ood:*"):
+                        found.add(source.figure(**where, calibrator=canonical(after), part=part))
+        assert found - {None}, source
+
+
+def test_what_replicates_a_paper_has_its_figures_beside_it():
+    papers = ("r-aurc", "soft-calibration", "acls", "mac-cal", "class-scaling")
+    for name in papers:
+        assert {one.paper for one in suite(name).published} == {name}
+    assert {one.paper for one in suite("quick-cifar").published} == set(papers[:4])
+    assert {one.paper for one in suite("headline").published} == set(papers[:4])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,6 +13,7 @@ from bench_frames import frame_of, small
 from calibrant.bench.cells import results
 from calibrant.bench.chapters import chapters
 from calibrant.bench.figures import canonical, heading, higher_is_better, number, with_error
+from calibrant.bench.published import published
 from calibrant.bench.suite import Suite
 from calibrant.bench.tables import table
 from calibrant.functional.errors import InputError
@@ -146,6 +147,26 @@ def test_published_figures_stand_beside_ours():
             small(model="resnet18"), frame_of(small(model="resnet18"), CLEAR), "ece"
         ).to_markdown()
     )
+
+
+def test_published_figures_of_another_network_say_so():
+    more = """
+published:
+  - {paper: mac-cal, tables: [Table 1], model: resnet50}
+  - {paper: acls, tables: [Table 3], model: {resnet18: resnet101}}
+"""
+    suite = small(model="resnet18", more=more)
+    made = table(suite, frame_of(suite, CLEAR), ["ece", "accuracy"])
+    rows = entries(made)
+    first = published("mac-cal", "Table 1", "cifar10", "resnet50", "acls", "ece")
+    second = published("acls", "Table 3", "cifar10", "resnet101", "acls", "accuracy")
+    assert [one.published.figure for one in rows["acls"]] == [first, second]
+    assert list(made.sources.values()) == ["a", "b"]
+    text = made.to_markdown()
+    assert f"{100 * first.value:.2f} [a]" in text
+    assert "([a] mac-cal, Table 1, of resnet50; [b] acls, Table 3, of resnet101)" in text
+    line = next(one for one in csv.DictReader(made.to_csv().splitlines()) if one["paper"])
+    assert line["paper_model"] == "resnet50"
 
 
 def test_published_errors_are_shown():

@@ -219,8 +219,12 @@ class TestEveryLoss:
         logits, target = batch()
         with pytest.raises(InputError, match=r"labels must lie in 0\.\.4"):
             call(made(name), logits, target + 1)
-        with pytest.raises(InputError, match=r"found \(23,\)"):
+        with pytest.raises(InputError, match="found -5"):
+            call(made(name), logits, target.where(torch.arange(24) > 0, -5))
+        with pytest.raises(InputError, match=r"class indices of shape \(24,\), found \(23,\)"):
             call(made(name), logits, target[1:])
+        with pytest.raises(InputError, match=r"\(N,K,...\) with at least 2 classes, found \(24,\)"):
+            call(made(name), logits[:, 0], target)
         with pytest.raises(InputError, match="floating point"):
             call(made(name), logits.long(), target)
         with pytest.raises(InputError, match="no rows"):

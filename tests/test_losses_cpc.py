@@ -142,6 +142,11 @@ def test_defaults_and_options_of_the_class():
     torch.testing.assert_close(losses.get("cpc")(logits, labels), ce + cpc(logits, labels))
     with pytest.raises(InputError, match="whole batch"):
         PairwiseConstraints(reduction="none")
+    for wrong in (math.inf, math.nan, "1"):
+        with pytest.raises(InputError, match="finite numbers"):
+            PairwiseConstraints(lambda1=wrong)
+        with pytest.raises(InputError, match="finite numbers"):
+            cpc(logits, labels, lambda2=wrong)
 
 
 # With sigma(z_j - z_k) = p_j/(p_j + p_k): the first part gives -sum_k p_k/(p_y+p_k)/(K-1) to the

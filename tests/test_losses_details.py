@@ -231,3 +231,11 @@ def test_reductions_are_means_unless_said():
         assert loss.reduction == "mean", name
     with pytest.raises(InputError, match="reduction is mean or sum"):
         losses.mdca(z, y, reduction="product")
+
+
+def test_probabilities_of_another_shape_are_called_probabilities():
+    logits = torch.zeros(3, 4)
+    with pytest.raises(
+        InputError, match=r"want class probabilities of shape \(3, 4\), found \(3, 5\)"
+    ):
+        losses.get("brier")(logits, torch.full((3, 5), 0.2))

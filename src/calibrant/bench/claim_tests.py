@@ -100,7 +100,7 @@ def tested(claim: Claim, results: Results) -> Outcome:
     ]
     every = list(comparisons(test, results))
     found = [one for one in every if one.gains]
-    absent = tuple(sorted(wanted - set(results.suite.methods)))
+    absent = tuple(sorted(wanted - _known(results)))
     metric = (test.metrics or test.left.metrics)[0]
     lacking, missing = absence(test, results, planned, every)
     if not found:
@@ -149,9 +149,14 @@ def stand(paired: Paired, p: float | None = None) -> int:
 
 def _complete(test: Test, results: Results) -> bool:
     """Whether each side has a method that the suite has."""
-    known = set(results.suite.methods)
+    known = _known(results)
     shared = test.methods == ("*",) or bool(known & set(test.methods))
     return shared or all(known & set(side.methods) for side in (test.left, test.right))
+
+
+def _known(results: Results) -> set[str]:
+    """Methods of the suite, those among them whose settings are still to be tuned."""
+    return {*results.suite.methods, *results.suite.named}
 
 
 def _why_none(test: Test, results: Results, absent: Sequence[str]) -> str:

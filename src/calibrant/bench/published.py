@@ -154,6 +154,23 @@ def find(**wanted: str | float | None) -> list[Figure]:
     ]
 
 
+SIDES = ("paper", "data", "model", "method", "metric", "calibrator", "part", "long_tail")
+
+
+@lru_cache(maxsize=1)
+def _described() -> dict[tuple[str | float | None, ...], list[Figure]]:
+    found: dict[tuple[str | float | None, ...], list[Figure]] = {}
+    for one in load():
+        if not one.variant and one.value is not None:
+            found.setdefault(tuple(getattr(one, side) for side in SIDES), []).append(one)
+    return found
+
+
+def of_description(**wanted: str | float | None) -> list[Figure]:
+    """Every figure with a value of just this description, in every table, quickly."""
+    return _described().get(tuple(wanted[side] for side in SIDES), [])
+
+
 @lru_cache(maxsize=1)
 def load() -> tuple[Figure, ...]:
     """Every published figure."""
@@ -184,7 +201,7 @@ def method_name(name: str) -> str:
 
 def _figure(row: dict[str, str]) -> Figure:
     scale = UNITS[row["unit"]]
-    method, calibrator, part, variant = _described(row)
+    method, calibrator, part, variant = _placed(row)
     options = [piece for piece in variant.split(",") if piece]
     bins = next((piece[5:] for piece in options if piece.startswith("bins=")), None)
     metric = METRICS.get(row["metric"], row["metric"])
@@ -211,7 +228,7 @@ def _figure(row: dict[str, str]) -> Figure:
     )
 
 
-def _described(row: dict[str, str]) -> tuple[str, str, str, str]:
+def _placed(row: dict[str, str]) -> tuple[str, str, str, str]:
     """Method, calibrator, part and what is left of the variant."""
     method, variant, part = row["method"], row["variant"], "test"
     if row["paper"] == "class-scaling":

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calibrant.bench.published import PAPERS
+from calibrant.bench.beside import Source, sources
 from calibrant.bench.spec import Spec, distinct
 from calibrant.bench.suite_file import KEYS, check_forms, expand, only_known, parse
 from calibrant.functional.errors import InputError, no_such
@@ -27,7 +27,7 @@ class Suite:
     specs: tuple[tuple[str, Spec], ...]
     baseline: str | None = None
     metrics: tuple[str, ...] = ()
-    published: dict[str, Any] = field(default_factory=dict)
+    published: tuple[Source, ...] = ()
     tune: dict[str, Any] = field(default_factory=dict)
     text: str = ""  # the file, as it was read
     found: dict[str, Any] = field(default_factory=dict)  # the file's own keys and values
@@ -71,16 +71,13 @@ class Suite:
             Tuning.of(found["tune"])
             if found.get("logits"):
                 raise InputError("tune tries settings of training: files of logits have none")
-        published = dict(found.get("published") or {})
-        if published and published.get("paper") not in PAPERS:
-            raise no_such("paper", str(published.get("paper")), PAPERS)
         return cls(
             name=str(found.get("name", "suite")),
             about=str(found.get("about", "")),
             specs=specs,
             baseline=baseline,
             metrics=metrics,
-            published=published,
+            published=sources(found.get("published")),
             tune=dict(found.get("tune") or {}),
             text=text,
             found=found,
@@ -92,9 +89,15 @@ class Suite:
         return tuple(distinct(spec for _, spec in self.specs))
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """The methods of the file, those among them that have no runs (yet)."""
+        found = self.found.get("methods")
+        return tuple(found) if isinstance(found, dict) else ()
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The methods' names, in the file's order."""
-        named = list(found) if isinstance(found := self.found.get("methods"), dict) else []
+        named = self.named
         present = {method for method, _ in self.specs}
         rest = [method for method, _ in self.specs if method not in named]
         return tuple(dict.fromkeys([name for name in named if name in present] + rest))

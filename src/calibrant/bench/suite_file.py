@@ -40,7 +40,6 @@ FORMS: dict[str, tuple[type, str]] = {
     "about": (str, "a line of text"),
     "grid": (dict, "a mapping of settings to lists of values, as in `grid: {data: [cifar10]}`"),
     "tune": (dict, "a mapping, as in `tune: {rule: ..., settings: [...]}`"),
-    "published": (dict, "a mapping, as in `published: {paper: acls, tables: [Table 3]}`"),
     "metrics": (list, "a list of names, as in `metrics: [ece, nll]`"),
 }
 SETTINGS = tuple(one.name for one in fields(Config))

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell
 from calibrant.bench.figures import heading
 from calibrant.bench.published import Figure
+
+
+class Published(NamedTuple):
+    """A paper's figure, its value, and where it is from in words."""
+
+    figure: Figure
+    value: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class Entry:
     difference: statistics.Paired | None = None  # to the baseline
     p: float | None = None  # of that difference, Holm-adjusted over the column; None: not tested
     better: bool | None = None  # than the baseline, where p is below the level
-    published: Figure | None = None
+    published: Published | None = None
 
     @property
     def told(self) -> bool | None:
@@ -88,6 +97,18 @@ class Table:
     baseline: str | None
     parts: tuple[str, ...] = ("test",)
     method: str | None = None  # whose calibrators the rows are
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where published figures are from, each with a letter, in the order they appear."""
+        found = dict.fromkeys(
+            entry.published.source
+            for block in self.blocks
+            for _, entries in block.rows
+            for entry in entries
+            if entry.published is not None
+        )
+        return {source: chr(ord("a") + place) for place, source in enumerate(found)}
 
     def to_markdown(self) -> str:
         """As Markdown."""

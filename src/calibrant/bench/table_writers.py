@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calibrant.bench import statistics
 from calibrant.bench.figures import number, with_error
@@ -130,22 +130,22 @@ def comma_separated(table: Table) -> str:
     names = ["metric", "calibrator", "part", "mean", "standard_error", "seeds", "planned"]
     names += ["best", "tied"]
     against = ["difference", "difference_low", "difference_high", "p", "p_holm"]
-    papers = ["published", "published_error", "paper", "table"]
+    papers = ["published", "published_error", "paper", "table", "paper_data", "paper_model"]
     writer.writerow([*table.by, "method", *names, *against, *papers])
     for block in table.blocks:
         for name, entries in block.rows:
             for column, entry in zip(table.columns, entries, strict=True):
-                mean, test, figure = entry.mean, entry.difference, entry.published
+                mean, test = entry.mean, entry.difference
                 method, after = (name, column.calibrator)
                 if table.method is not None:
                     method, after = table.method, name
                 ours = (mean.mean, mean.error, mean.count) if mean else (None, None, 0)
                 seen = (test.mean, test.low, test.high, test.p) if test else (None,) * 4
-                theirs = (
-                    (figure.value, figure.error, figure.paper, figure.table)
-                    if figure
-                    else (None,) * 4
-                )
+                theirs: tuple[Any, ...] = (None,) * 6
+                if entry.published is not None:
+                    figure = entry.published.figure
+                    theirs = (figure.value, figure.error, figure.paper, figure.table)
+                    theirs += (figure.data, figure.model)
                 flags = (entry.planned, int(entry.best), int(entry.tied))
                 writer.writerow(
                     [
@@ -185,19 +185,18 @@ def _cells(
     escaped: Callable[[str], str] = str,
 ) -> list[str]:
     cells: list[str] = []
+    letters = table.sources
     first = _lacking(entries[0])
     for column, entry in zip(table.columns, entries, strict=True):
         # What is so of the whole row is said once.
         note = _lacking(entry)
         cells.append(shown(entry, column.metric, note if not cells or note != first else ""))
         if column.has_published:
-            figure = entry.published
-            value = None if figure is None else figure.value
-            text = (
-                "–"
-                if figure is None or value is None
-                else with_error(column.metric, value, figure.error)
-            )
+            text = "–"
+            if entry.published is not None:
+                figure, value, source = entry.published
+                text = with_error(column.metric, value, figure.error)
+                text += f" [{letters[source]}]" if len(letters) > 1 else ""
             cells.append(escaped(text))
     return cells
 
@@ -241,7 +240,10 @@ def _legend(table: Table) -> str:
     if min(counts, default=0) < statistics.FEWEST:
         text += f" Fewer than {statistics.FEWEST} seeds are not tested."
     if any(column.has_published for column in table.columns):
-        text += " Published: the paper's own figure, under its own protocol."
+        text += " Published: the papers' own figures, under their own protocols"
+        letters = table.sources
+        said = [f"[{sign}] {one}" if len(letters) > 1 else one for one, sign in letters.items()]
+        text += f" ({'; '.join(said)})."
     return text
 
 

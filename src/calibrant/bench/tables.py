@@ -13,8 +13,7 @@ from calibrant.bench.figures import (
     higher_is_better,
     parts_of,
 )
-from calibrant.bench.published import Figure, find
-from calibrant.bench.table_value import Block, Column, Entry, Table
+from calibrant.bench.table_value import Block, Column, Entry, Published, Table
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ def _judged(
     planned: dict[str, int],
     metric: str,
     baseline: str | None,
-    marks: dict[str, Figure | None],
+    marks: dict[str, Published | None],
 ) -> dict[str, Entry]:
     """A column of one cell: best, tied, and every row tested against the baseline."""
     higher = higher_is_better(metric)
@@ -213,25 +212,21 @@ def _judged(
     }
 
 
-def _published(found: Results, cell: Cell, method: str, asked: _Asked) -> Figure | None:
-    """The figure of the suite's paper and tables; the first table named that has it."""
-    source = found.suite.published
-    if not source:
-        return None
-    fits = find(
-        paper=source["paper"],
-        data=found.setting(cell, "data"),
-        model=found.setting(cell, "model"),
-        long_tail=found.setting(cell, "long_tail"),
-        method=method,
-        metric=asked.metric,
-        calibrator=asked.calibrator,
-        part="ood:*" if asked.of.startswith("ood:") else asked.of,
-        variant="",
-    )
-    tables = _listed(source.get("tables"), [one.table for one in fits])
-    fits = [one for one in fits if one.table in tables and one.value is not None]
-    return min(fits, key=lambda one: tables.index(one.table), default=None)
+def _published(found: Results, cell: Cell, method: str, asked: _Asked) -> Published | None:
+    """The figure of the first of the suite's sources that has it."""
+    for source in found.suite.published:
+        figure = source.figure(
+            data=found.setting(cell, "data"),
+            model=found.setting(cell, "model"),
+            long_tail=found.setting(cell, "long_tail"),
+            method=method,
+            metric=asked.metric,
+            calibrator=asked.calibrator,
+            part="ood:*" if asked.of.startswith("ood:") else asked.of,
+        )
+        if figure is not None and figure.value is not None:
+            return Published(figure, figure.value, source.told(figure))
+    return None
 
 
 def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list[str]:
