@@ -89,6 +89,19 @@ def test_another_calibrator_is_measured_without_another_training(bench):
     }
 
 
+def test_what_another_suite_wants_of_the_same_runs_is_measured_with_them(tmp_path):
+    text = tiny().text.replace("[temperature]", "[vector]").replace("{loss: brier}", "{loss: focal}")
+    other, told = Suite.parse(text), []
+    summary = run_suite(tiny(), tmp_path / "out", beside=[other], progress=told.append)
+    assert len(summary.done) == 2  # its own runs alone
+    shared = [key for key in summary.done if key in {one.key for one in other.runs}]
+    assert len(shared) == 1
+    measured = [(one["key"], one["what"]) for one in told if one["event"] == "measured"]
+    assert [key for key, what in measured if what == "vector"] == shared
+    again = run_suite(other, tmp_path / "out", only=["cross_entropy"])
+    assert again.before == shared
+
+
 def test_where_the_files_are_gone_the_run_is_made_again_and_measured_whole(bench):
     (first, *_) = tiny().runs
     run_specs([first], bench.out)  # measured already: nothing happens

@@ -25,6 +25,7 @@ NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 ASKED = [
     "digits",
     "quick-cifar",
+    "quick-papers",
     "r-aurc",
     "soft-calibration",
     "acls",

@@ -127,6 +127,13 @@ class Results:
 
         return seconds_of_runs(self)
 
+    @cached_property
+    def spreads(self) -> dict[str, dict[str, float]]:
+        """By metric and data, how figures of one method spread over seeds, in the whole store."""
+        from calibrant.bench.spreads import spreads_of
+
+        return spreads_of(self.frame)
+
     @property
     def calibrators(self) -> tuple[str, ...]:
         """Every calibrator that was measured: none, those of the suite in its order, others."""

@@ -16,7 +16,8 @@ from calibrant.bench.claim_comparisons import (
     is_about,
     methods_of,
 )
-from calibrant.bench.costs import minutes_for, minutes_missing
+from calibrant.bench.claim_power import detectable, expected, to_decide
+from calibrant.bench.costs import minutes_missing
 from calibrant.bench.statistics import FEWEST, LEVEL, Paired
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Outcome:
     missing: tuple[str, ...] = ()  # methods the suite plans and has no run of
     absent: tuple[str, ...] = ()  # methods of the claim that the suite does not have
     detectable: float | None = None  # the effect our runs would have shown, 4 times of 5
+    expected: bool = False  # that is what the planned runs would show, by the spread of others
     seeds: int | None = None  # in all, that would decide the effect seen; None: not known
     minutes: float | None = None  # of the GPU, for what lacks; None: not known
 
@@ -112,14 +114,19 @@ def tested(claim: Claim, results: Results) -> Outcome:
             metric,
             missing=missing,
             absent=absent,
-            minutes=minutes_missing(results, planned) if _complete(test, results) else None,
+            detectable=expected(results, test, metric, planned),
+            expected=True,
+            minutes=minutes_missing(results, planned)
+            if planned and _complete(test, results)
+            else None,
         )
     overall = _overall(test, found)
     verdict = _VERDICTS[test.decide](test, found, overall, missing)
-    detectable, seeds, minutes = None, None, None
+    effect, seeds, minutes = None, None, None
     if verdict.status == OPEN:
-        detectable = _detectable(verdict.unclear)
-        seeds, minutes = _to_decide(results, test, verdict, lacking)
+        effect = detectable(verdict.unclear)
+        seeds, minutes = to_decide(results, test, verdict, lacking)
+    guessed = verdict.status == OPEN and effect is None
     return Outcome(
         claim,
         results.suite.name,
@@ -133,7 +140,8 @@ def tested(claim: Claim, results: Results) -> Outcome:
         comparisons=tuple(found),
         missing=missing,
         absent=absent,
-        detectable=detectable,
+        detectable=expected(results, test, metric, planned) if guessed else effect,
+        expected=guessed,
         seeds=seeds,
         minutes=minutes,
     )
@@ -301,40 +309,6 @@ def moved(paired: Paired, margin: float) -> Paired:
         p = 2 * float(t.sf(abs(mean) / error, paired.count - 1))
     ends = (paired.low + margin, paired.high + margin)
     return Paired(mean, paired.count, paired.deviation, *ends, p)
-
-
-def _detectable(unclear: Sequence[Paired]) -> float | None:
-    """The effect that every one of the open comparisons would have shown, 4 times of 5."""
-    found = [
-        statistics.detectable(one.deviation, one.count)
-        for one in unclear
-        if one.deviation is not None
-    ]
-    known = [one for one in found if one is not None]
-    return max(known) if known and len(known) == len(unclear) else None
-
-
-def _to_decide(
-    results: Results, test: Test, verdict: Verdict, lacking: Sequence[tuple[Cell, str]]
-) -> tuple[int | None, float | None]:
-    """Seeds in all, and GPU minutes for those we lack, that would decide the effects seen."""
-    waiting = minutes_missing(results, lacking)
-    needed = [
-        FEWEST
-        if one.deviation is None or not one.tested
-        else statistics.seeds_needed(one.mean, one.deviation)
-        for one in verdict.unclear
-    ]
-    if not needed or any(one is None for one in needed):
-        return None, waiting if not needed else None
-    most = max(one for one in needed if one is not None)
-    lack = max(most - min(one.count for one in verdict.unclear), 1)
-    more = minutes_for(results, verdict.places, 1)
-    if waiting is None or more is None:
-        return most, None
-    # A further setting costs what the settings so far did on average.
-    share = lack if test.pairs == "seeds" else lack / verdict.unclear[0].count
-    return most, waiting + share * more
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

@@ -43,13 +43,15 @@ def run_suite(
     retry: bool = False,
     machine: dict[str, Any] | None = None,
     progress: Tell | None = None,
+    beside: Sequence[Suite] = (),
 ) -> Summary:
     """Make every run of a suite that is not made, here, by a pool of processes, or by Ray.
 
     Several may work on one folder at once. After ``limit_minutes`` no new run is begun. Runs and
     measurements that failed before are tried again only on ``retry``. ``machine`` changes
     settings of the machine alone, such as ``data_folder``. ``progress`` is given what happens,
-    as mappings whose ``event`` is begun, epoch, done, failed or left.
+    as mappings whose ``event`` is begun, epoch, done, failed or left. Of runs that suites
+    ``beside`` it have as well, what these want is measured too, from one training.
     """
     chosen = replace(suite, specs=suite.chosen(only, seeds))
     if not chosen.specs:
@@ -58,7 +60,12 @@ def run_suite(
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     made: list[Summary] = []
 
-    def make(specs: list[Spec]) -> Summary:
+    others = distinct(spec for one in beside for _, spec in one.specs)
+    wanted = {one.key: one for one in others}
+
+    def make(asked: list[Spec]) -> Summary:
+        # A sealed one stays so, whatever else is asked of it.
+        specs = [one if one.sealed else one.joined(wanted.get(one.key, one)) for one in asked]
         left = None if limit is None else max(0.0, (limit - time.time()) / 60)
         made.append(
             run_specs(

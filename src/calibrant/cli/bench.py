@@ -68,6 +68,12 @@ def run_command(
     ] = None,
     only: Only = None,
     seeds: Seeds = None,
+    beside: Annotated[
+        list[str] | None,
+        Flag(
+            "--with", help="Measure what this suite wants of the same runs, too.", metavar="SUITE"
+        ),
+    ] = None,
     retry: Annotated[
         bool, Flag("--retry", help="Try runs and measurements that failed again.")
     ] = False,
@@ -93,6 +99,7 @@ def run_command(
             limit_minutes=limit_minutes,
             only=only,
             seeds=_seeds(seeds),
+            beside=[Suite.read(one) for one in beside or ()],
             retry=retry,
             machine={
                 "data_folder": data_folder,

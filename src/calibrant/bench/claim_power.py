@@ -1,0 +1,70 @@
+"""What our runs could have seen of a claim left open, and what it would take to decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from calibrant.bench import statistics
+from calibrant.bench.cells import Cell, Results
+from calibrant.bench.costs import minutes_for, minutes_missing
+from calibrant.bench.statistics import FEWEST, Paired
+
+if TYPE_CHECKING:
+    from calibrant.bench.claim_tests import Verdict
+    from calibrant.bench.claims import Test
+
+
+def detectable(unclear: Sequence[Paired]) -> float | None:
+    """The effect that every one of the open comparisons would have shown, 4 times of 5."""
+    found = [
+        statistics.detectable(one.deviation, one.count)
+        for one in unclear
+        if one.deviation is not None
+    ]
+    known = [one for one in found if one is not None]
+    return max(known) if known and len(known) == len(unclear) else None
+
+
+def expected(
+    results: Results, test: Test, metric: str, places: Iterable[tuple[Cell, str]]
+) -> float | None:
+    """The effect that the planned runs would show, by how much others of the store spread.
+
+    The spread is that of a difference of two runs with independent seeds, pooled over the
+    settings with three seeds or more: on the same data where there are some, else on any.
+    """
+    planned = [
+        (results.setting(cell, "data"), results.planned[cell, name]) for cell, name in places
+    ]
+    if test.pairs != "seeds" or not planned:
+        return None
+    spreads = results.spreads.get(metric, {})
+    here = [spreads[data] for data, _ in planned if data in spreads] or list(spreads.values())
+    if not here:
+        return None
+    count = max(FEWEST, min(number for _, number in planned))
+    return statistics.detectable(max(here) * 2**0.5, count)
+
+
+def to_decide(
+    results: Results, test: Test, verdict: Verdict, lacking: Sequence[tuple[Cell, str]]
+) -> tuple[int | None, float | None]:
+    """Seeds in all, and GPU minutes for those we lack, that would decide the effects seen."""
+    waiting = minutes_missing(results, lacking)
+    needed = [
+        FEWEST
+        if one.deviation is None or not one.tested
+        else statistics.seeds_needed(one.mean, one.deviation)
+        for one in verdict.unclear
+    ]
+    if not needed or any(one is None for one in needed):
+        return None, waiting if not needed else None
+    most = max(one for one in needed if one is not None)
+    lack = max(most - min(one.count for one in verdict.unclear), 1)
+    more = minutes_for(results, verdict.places, 1)
+    if waiting is None or more is None:
+        return most, None
+    # A further setting costs what the settings so far did on average.
+    share = lack if test.pairs == "seeds" else lack / verdict.unclear[0].count
+    return most, waiting + share * more
