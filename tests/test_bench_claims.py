@@ -339,9 +339,13 @@ def test_shipped_zips_come_to_as_many_comparisons_as_they_name():
     suite = Suite.read("class-scaling")
     told = [one for one in read() if one.test.zipped and "class-scaling" in one.suites]
     names = {
-        c for one in told for side in (one.test.left, one.test.right) for c in side.calibrators
+        (calibrator, metric)
+        for one in told
+        for side in (one.test.left, one.test.right)
+        for calibrator in side.calibrators
+        for metric in one.test.metrics
     }
-    frame = frame_of(suite, {("logits", name): lambda spec: 0.1 for name in names})
+    frame = frame_of(suite, {("logits", *name): lambda spec: 0.1 for name in names})
     for one in judge(told, frame, [suite]):
         assert len(one.comparisons) == 8 * len(one.claim.test.left.calibrators), one.claim.id
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import losses
 from calibrant.bench import gallery, pictures, series, sweeps
 from calibrant.bench.cells import results
 from calibrant.bench.rows import make_row
@@ -122,14 +121,6 @@ def test_masks_of_nothing_and_of_everything():
         sweeps.masked_inference(features, labels, weight, bias, ratios=[2.0])
 
 
-def test_inactive_rows_are_those_whose_loss_is_zero():
-    logits, labels = classifier(200)
-    term = losses.make("acls", margin=9.0)
-    zero = [float(term(logits[row : row + 1], labels[row : row + 1])) == 0 for row in range(200)]
-    assert 0.05 < sum(zero) / 200 < 0.95
-    assert sweeps.inactive_share(logits, margin=9.0) == sum(zero) / 200
-
-
 def test_cohens_d_by_hand():
     # Means 4 and 2; variances 1 and 4, of 3 and 2 runs: pooled (2·1 + 1·8)/3.
     assert sweeps.cohens_d([3, 4, 5], [0, 4]) == pytest.approx(2 / math.sqrt(10 / 3))
@@ -207,6 +198,10 @@ def everything(tmp_path_factory):
         for epoch in range(10):
             add(f"validation@{epoch + 1}", "ece", ece + 0.001 * epoch)
             add(f"train@{epoch}", "sparsity", 0.5 + 0.01 * epoch, "mac_cal_head")
+            add(f"train@{epoch}", "share", 0.1, "regulariser")
+            add(f"test@{10 * epoch}", "accuracy", 0.9 - 0.01 * epoch, "masked")
+            for metric in ("nll", "classwise_nll_std", "ece"):
+                add(f"test@{epoch}", metric, 1.0 / (1 + epoch), "hard_classes")
         for kind, more in (("fog", 0.01), ("snow", 0.03)):
             for severity in (1, 5):
                 add(f"test:{kind}:{severity}", "ece", ece + more * severity)
@@ -263,10 +258,6 @@ def test_pairs_and_ratios(everything):
         for method in found.suite.methods
         for calibrator in ("none", "temperature", "vector")
     }
-    table = series.train_against_test(found)
-    assert table["method"].tolist() == sorted(found.suite.methods)
-    np.testing.assert_allclose(table["test/train"], table["test"] / table["train"])
-    np.testing.assert_allclose(table["test/train"], 4)
 
 
 # --- drawing ----------------------------------------------------------------------------
@@ -305,10 +296,10 @@ def test_a_table_is_drawn_with_its_numbers(everything):
     assert [text.get_text() for text in axes.texts] == ["6.10", "7.10"]
 
 
-def test_the_trace_of_hard_classes_starts_at_one():
-    found = sweeps.hard_classes(*classifier(), hardest=2, steps=10, rate=0.1)
-    axes = pictures.hard_class_trace(found)
-    assert all(line.get_ydata()[0] == 1 for line in axes.get_lines()[:3])
+def test_lines_as_shares_begin_at_one():
+    line = series.series_of("ECE", {0.0: [0.04], 10.0: [0.02], 20.0: [0.03]})
+    (drawn,) = pictures.shares([line], against="step").get_lines()
+    np.testing.assert_allclose(drawn.get_xydata(), [[0, 1], [10, 0.5], [20, 0.75]])
 
 
 def test_svg_is_whole_and_the_same_each_time():
@@ -340,6 +331,9 @@ def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
         "Sparsity",
         "spread",
         "Cohen",
+        "masked",
+        "regulariser",
+        "hardest classes",
     ):
         assert any(word in title for title in titles), word
     assert len(titles) == len(set(titles))

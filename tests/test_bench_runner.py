@@ -90,7 +90,9 @@ def test_another_calibrator_is_measured_without_another_training(bench):
 
 
 def test_what_another_suite_wants_of_the_same_runs_is_measured_with_them(tmp_path):
-    text = tiny().text.replace("[temperature]", "[vector]").replace("{loss: brier}", "{loss: focal}")
+    text = (
+        tiny().text.replace("[temperature]", "[vector]").replace("{loss: brier}", "{loss: focal}")
+    )
     other, told = Suite.parse(text), []
     summary = run_suite(tiny(), tmp_path / "out", beside=[other], progress=told.append)
     assert len(summary.done) == 2  # its own runs alone

@@ -136,8 +136,12 @@ class Results:
 
     @property
     def calibrators(self) -> tuple[str, ...]:
-        """Every calibrator that was measured: none, those of the suite in its order, others."""
-        measured = [str(name) for name in dict.fromkeys(self.rows["calibrator"])]
+        """Every calibrator of test rows: none, those of the suite in its order, others.
+
+        Names with a colon, such as ``hard_classes:even``, are of looks into a network.
+        """
+        judged = self.rows.loc[self.rows["part"] == "test", "calibrator"]
+        measured = [str(name) for name in dict.fromkeys(judged) if ":" not in str(name)]
         asked = [canonical(name) for _, spec in self.suite.specs for name in spec.calibrators]
         order = [name for name in dict.fromkeys(["none", *asked]) if name in measured]
         return tuple(dict.fromkeys([*order, *measured]))

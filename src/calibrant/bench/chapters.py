@@ -51,6 +51,15 @@ def _wanted(suite: Suite, found: Results) -> list[tuple[str, str, dict[str, Any]
                 {"metrics": "ece", "calibrators": found.calibrators},
             )
         )
+    papers = {one.paper for one in suite.published}
+    if "soft-calibration" in papers and (found.rows["part"] == "train").any():
+        made.append(
+            (
+                "Training rows against test rows",
+                "ECE before any calibrator, as in soft-calibration's table 3.",
+                {"metrics": "ece", "calibrators": ["none"], "part": ["train", "test"]},
+            )
+        )
     if "shift" in asked and "test" in parts:
         made += [
             (

@@ -25,6 +25,9 @@ PERCENT = {
     "risk_at_coverage": 2,
     "coverage_at_risk": 2,
     "miou": 2,
+    "inactive": 1,
+    "confidence": 1,
+    "share": 1,
 }
 DECIMALS = {"train_seconds": 1, "seconds": 2, "changed": 0, "aurc": 5, "e_aurc": 5, "augrc": 5}
 # What the bench measures besides metrics: its label, and whether more is better.
@@ -32,6 +35,9 @@ OTHERS: dict[str, tuple[str, bool | None]] = {
     "changed": ("Predictions changed", False),
     "train_seconds": ("Training seconds", False),
     "seconds": ("Fitting seconds", False),
+    "inactive": ("Inactive regulariser", False),
+    "confidence": ("Mean confidence", None),
+    "share": ("Share of rows", None),
 }
 SHORT = {
     "ece": "ECE",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.bench import pictures, series
 from calibrant.bench.cells import Cell, Results, results
+from calibrant.bench.looks import HARD, INACTIVE, MASKED
 from calibrant.bench.sweeps import effect_sizes
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ GRIDS = {("eps", "lambda"): "r_aurc", ("lambda1", "lambda2"): "acls"}
 PRIMARIES = ("cross_entropy", "focal", "brier")
 SECONDARIES = ("mmce", "avuc", "avuc_gs", "sb_ece", "s_avuc")
 SOFT_ECE = "adaptive_ece(order=2)"
+TRACED = {"total loss": "nll", "spread": "classwise_nll_std", "ECE": "ece"}
 EPOCHS = 8  # looked at, for a picture by epoch to say something
 
 Drawing = tuple[str, Callable[[], "Axes"]]
@@ -55,7 +57,8 @@ def gallery(suite: Suite, frame: pd.DataFrame) -> dict[str, str]:
 
 def drawings(found: Results) -> Iterator[Drawing]:
     """Titles, and what draws each."""
-    for make in (_sweeps, _mixup, _grids, _epochs, _severity, _sparsity, _spread, _effects):
+    made = (_sweeps, _mixup, _grids, _epochs, _severity, _sparsity, _spread, _effects, _looks)
+    for make in made:
         yield from make(found)
 
 
@@ -118,15 +121,16 @@ def _epochs(found: Results) -> Iterator[Drawing]:
 def _severity(found: Results) -> Iterator[Drawing]:
     for cell, lines in series.by_severity(found, "ece").items():
         yield _line(_title(found, "ECE under corruptions", cell), lines, "ece", "severity")
-    told: dict[Cell, list[series.Series]] = {}
+    told: dict[tuple[str, Cell], list[series.Series]] = {}
     for calibrator in ("none", "temperature", "temperature(objective=sb_ece)", "mac_cal_head"):
         for cell, lines in series.by_severity(found, SOFT_ECE, calibrator=calibrator).items():
-            plain = [one for one in lines if one.name == "cross_entropy"]
-            told.setdefault(cell, []).extend(series.Series(calibrator, one.points) for one in plain)
-    for cell, lines in told.items():
-        if len(lines) > 1:
-            title = _title(found, "cross_entropy under corruptions, calibrated", cell)
-            yield _line(title, lines, SOFT_ECE, "severity")
+            for one in lines:
+                told.setdefault((one.name, cell), []).append(series.Series(calibrator, one.points))
+    for name in PRIMARIES:
+        for (method, cell), lines in told.items():
+            if method == name and len(lines) > 1:
+                title = _title(found, f"{name} under corruptions, calibrated", cell)
+                yield _line(title, lines, SOFT_ECE, "severity")
 
 
 def _sparsity(found: Results) -> Iterator[Drawing]:
@@ -157,3 +161,23 @@ def _effects(found: Results) -> Iterator[Drawing]:
         if told:
             title = _title(found, "Effect of secondary losses on ECE (Cohen's d)", cell)
             yield title, partial(pictures.effects, told, title=found.name_of(cell))
+
+
+def _looks(found: Results) -> Iterator[Drawing]:
+    """mac-cal figure 1, acls figure 3 and class-scaling figure 3."""
+    for metric in ("accuracy", "confidence"):
+        swept = series.by_epoch(found, metric, part="test", calibrator=MASKED)
+        for cell, lines in swept.items():
+            title = _title(found, f"{metric} with weights of the classifier masked", cell)
+            yield _line(title, lines, metric, "% of the weights masked")
+    bars = series.by_epoch(found, "share", part="train", calibrator=INACTIVE)
+    for cell, lines in bars.items():
+        title = _title(found, "How large acls's regulariser is", cell)
+        yield _line(title, lines, "share", "its value, in bins of 0.005, the last with all beyond")
+    traced: dict[Cell, list[series.Series]] = {}
+    for name, metric in TRACED.items():
+        for cell, lines in series.by_epoch(found, metric, part="test", calibrator=HARD).items():
+            traced.setdefault(cell, []).extend(series.Series(name, one.points) for one in lines)
+    for cell, lines in traced.items():
+        title = _title(found, "A temperature learnt on the hardest classes", cell)
+        yield title, partial(pictures.shares, lines, title=title, against="step")

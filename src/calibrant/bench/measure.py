@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from calibrant.bench import texts
+from calibrant.bench import looks, texts
 from calibrant.bench.crossfit import crossfit
 from calibrant.bench.judging import Figure, checked, counted, figures, told
 from calibrant.bench.logits import halves_of, uncalibrated_halves
@@ -31,7 +31,7 @@ __all__ = ["FilesGone", "check_after", "measure", "measurements"]
 FIXED: tuple[str, ...] = ("running_mean", "running_var", "num_batches_tracked")
 FIXED += ("num_classes_", "draws", "frame", "share")
 
-OF_LOGITS = ("metrics", "crossfit")  # further measurements that need no network
+OF_LOGITS = ("metrics", "crossfit", "hard_classes")  # further measurements that need no network
 
 
 def measure(
@@ -183,6 +183,9 @@ AFTER: dict[str, Callable[..., Iterator[Figure]]] = {
     "ood": ood,
     "metrics": more_metrics,
     "crossfit": crossfits,
+    "hard_classes": looks.hard,
+    "masked": looks.masked,
+    "inactive": looks.inactive,
 }
 
 

@@ -107,5 +107,6 @@ def _one(run: Run, data: Splits, device: str | None, precision: str) -> Trained:
         job.head_name = name
     job.network.load_state_dict(network)
     job.recipe.load_state_dict(under(weights, "recipe."))
+    job.loss.load_state_dict(under(weights, "loss."), strict=False)  # earlier runs kept none
     job.network.eval()
     return job

@@ -17,8 +17,6 @@ from calibrant.bench.figures import heading, number, unit
 from calibrant.bench.series import Series
 from calibrant.bench.statistics import Mean, correlation
 from calibrant.bench.sweeps import (
-    HardClasses,
-    Numbers,
     loss_curves,
     membership_curves,
     probabilities,
@@ -164,6 +162,22 @@ def lines(
     return axes
 
 
+def shares(
+    lines: Sequence[Series], ax: Axes | None = None, *, title: str = "", against: str = ""
+) -> Axes:
+    """Each line as a share of where it begins (class-scaling figure 3)."""
+    axes = _axes(ax, title, against, "share of the first value")
+    for place, line in enumerate(lines):
+        axes.plot(
+            line.places,
+            [one / line.means[0] for one in line.means],
+            label=line.name,
+            **_style(place),
+        )
+    _legend(axes)
+    return axes
+
+
 def heat(
     table: Mapping[tuple[float, float], Mean],
     metric: str,
@@ -226,25 +240,6 @@ def effects(
     axes.axhline(0, color=MUTED, lw=0.8)
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.6, len(names) - 0.4)
-    _legend(axes)
-    return axes
-
-
-def hard_class_trace(found: HardClasses, ax: Axes | None = None, *, title: str = "") -> Axes:
-    """Total loss, spread and ECE while the hardest classes are fitted (class-scaling figure 3).
-
-    Each as a share of its first value. A and B have the same total loss.
-    """
-    axes = _axes(ax, title, "step", "share of the first value")
-    told: dict[str, Numbers] = {"total loss": found.total, "spread": found.spread, "ECE": found.ece}
-    for place, (name, values) in enumerate(told.items()):
-        axes.plot(values / values[0], label=name, **_style(place))
-    marked = found.same_loss()
-    for name, step in zip("AB", marked or (), strict=False):
-        axes.axvline(step, color=MUTED, lw=0.8, ls=":")
-        axes.annotate(
-            name, (step, 1.0), xycoords=("data", "axes fraction"), fontsize=9, color=MUTED
-        )
     _legend(axes)
     return axes
 

@@ -12,7 +12,7 @@ from calibrant.bench.cells import Cell, Results, Runs
 from calibrant.bench.statistics import Mean, mean_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 
@@ -167,17 +167,3 @@ def _both(one: Runs, two: Runs) -> tuple[float, float] | None:
     seeds = sorted(one.keys() & two.keys())
     first, second = (mean_of([runs[seed] for seed in seeds]).mean for runs in (one, two))
     return (first, second) if math.isfinite(first) and math.isfinite(second) else None
-
-
-def train_against_test(found: Results, metric: str = "ece") -> pd.DataFrame:
-    """Mean figure of training and of test rows and test/train, by cell and method (table 3)."""
-    import pandas as pd
-
-    train, test = found.values(metric, part="train"), found.values(metric, part="test")
-    lines = []
-    for cell, method in train.keys() & test.keys():
-        both = _both(train[cell, method], test[cell, method])
-        if both is not None:
-            ratio = both[1] / both[0] if both[0] else math.inf
-            lines.append((found.name_of(cell), method, *both, ratio))
-    return pd.DataFrame(sorted(lines), columns=["cell", "method", "train", "test", "test/train"])

@@ -198,15 +198,6 @@ def masked_inference(
     return found
 
 
-def inactive_share(logits: Tensor, *, margin: float) -> float:
-    """The share of rows in which acls's regulariser is 0 (its figure 3).
-
-    Eq. 13 is 0 just where z_ŷ − min_k z_k ≤ M: its second term is 0 wherever its first is.
-    """
-    gap = logits.amax(1) - logits.amin(1)
-    return float((gap <= margin).double().mean())
-
-
 def cohens_d(without: Sequence[float], with_it: Sequence[float]) -> float:
     """(mean without − mean with)/pooled deviation: positive where errors fell.
 

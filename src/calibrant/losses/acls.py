@@ -47,8 +47,37 @@ def acls(
     margin's: 1[(h_i − h_j)(c_i − c_j) < 0], j the next row, times (·)², h = ``right``/``seen``
     as in `crl`.
     """
-    _check(margin, form, adaptive, condition)
     rows = rows_of(input, target, ignore_index)
+    values = penalties(
+        rows,
+        margin=margin,
+        lambda1=lambda1,
+        lambda2=lambda2,
+        form=form,
+        class_sum=class_sum,
+        adaptive=adaptive,
+        condition=condition,
+        right=right,
+        seen=seen,
+    )
+    return batch_value(row_mean(values, rows), rows, reduction)
+
+
+def penalties(
+    rows: Rows,
+    *,
+    margin: float,
+    lambda1: float,
+    lambda2: float,
+    form: str,
+    class_sum: bool,
+    adaptive: bool,
+    condition: str,
+    right: Tensor | None = None,
+    seen: Tensor | None = None,
+) -> Tensor:
+    """What `acls` is the mean of: a number a row."""
+    _check(margin, form, adaptive, condition)
     largest, predicted = rows.logits.max(1)
     held = largest if form == "paper" else largest.detach()
     gaps_below = held.unsqueeze(1) - rows.logits
@@ -67,7 +96,7 @@ def acls(
     values = torch.add(lambda1 * own, total, alpha=share)
     if condition == "ranking":
         values = values * _misranked(rows, right, seen)
-    return batch_value(row_mean(values, rows), rows, reduction)
+    return values
 
 
 def _penalty(gap: Tensor, margin: float, adaptive: bool, condition: str) -> Tensor:

@@ -203,7 +203,8 @@ class Training:
         from safetensors.torch import save
 
         job, folder = self.job, self.run.folder
-        weights = {name: one.cpu().contiguous() for name, one in self._weights().items()}
+        found = self._weights() | {f"loss.{key}": one for key, one in job.loss.state_dict().items()}
+        weights = {name: one.cpu().contiguous() for name, one in found.items()}
         checkpoint.write_whole(folder / "weights.safetensors", save(weights))
         (folder / "predictions").mkdir(exist_ok=True)
         for half in (folder / "predictions").glob(".*.tmp"):  # of a run that was killed here

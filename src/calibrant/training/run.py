@@ -60,7 +60,7 @@ class Run:
         return Predictions.read(self.folder / "predictions" / f"{part}.safetensors")
 
     def weights(self) -> dict[str, Tensor]:
-        """The reported weights: ``network.*``, and ``recipe.*`` where the recipe has some."""
+        """The reported weights: ``network.*``, and of recipe and loss ``recipe.*``, ``loss.*``."""
         from safetensors.torch import load_file
 
         path = self.folder / "weights.safetensors"
