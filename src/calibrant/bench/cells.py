@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.figures import canonical
 from calibrant.bench.spec import MARK
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,7 +195,11 @@ class Results:
 
 def results(suite: Suite, frame: pd.DataFrame, by: Iterable[str] | None = None) -> Results:
     """A suite's results; ``by`` names the settings that make a cell, else they are found."""
-    return Results(suite, coded(frame), tuple(by) if by is not None else _apart(suite))
+    by = None if by is None else tuple(by)
+    for name in by or ():
+        if suite.specs and name not in (known := suite.specs[0][1].config.to_dict()):
+            raise no_such("setting", name, known)
+    return Results(suite, coded(frame), by if by is not None else _apart(suite))
 
 
 def coded(frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,8 +19,9 @@ from calibrant.bench.rows import Row, make_row
 from calibrant.bench.sealed import Validation
 from calibrant.bench.shift import shift
 from calibrant.bench.spec import FAILED, MARK, SEALED, Spec, after_mark
-from calibrant.bench.stage_two import OPTIONS, RECIPES, stage_two
+from calibrant.bench.stage_two import OPTIONS, RECIPES, is_head, stage_two
 from calibrant.bench.subject import FilesGone, Parts, Subject, calibrated_figures, judged
+from calibrant.data.corruptions import KINDS, SEVERITIES
 from calibrant.data.value import Splits
 from calibrant.functional.errors import InputError, no_such
 from calibrant.training.run import Run
@@ -204,8 +205,45 @@ def check_after(name: str, options: dict[str, Any]) -> None:
         from calibrant.training.recipes import get
 
         get(RECIPES[name], **{key: one for key, one in options.items() if key not in OPTIONS})
+        _check_calibrators(options.get("then", ()))
+        _check_precision(options.get("precision", PRECISIONS[0]))
         return
     known = [one for one in inspect.signature(made).parameters if one != "subject"]
-    for option in options:
+    for option, value in options.items():
         if option not in known:
             raise no_such(f"option of {name}", option, known)
+        if option in CHECKS:
+            CHECKS[option](value)
+
+
+def _check_calibrators(names: Sequence[str]) -> None:
+    for name in texts.expanded([one for one in names if not is_head(one)]):
+        texts.make(name)
+
+
+def _check_kinds(kinds: Sequence[str]) -> None:
+    for kind in kinds:
+        if kind not in KINDS:
+            raise no_such("corruption", kind, KINDS)
+
+
+def _check_severities(severities: Sequence[int]) -> None:
+    if not severities or any(one not in SEVERITIES for one in severities):
+        raise InputError(f"severities are of {', '.join(map(str, SEVERITIES))}, found {severities}")
+
+
+def _check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise no_such("precision", precision, PRECISIONS)
+
+
+# What is wrong with an option's value is said before the first run.
+PRECISIONS = ("fp32", "bf16")
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "calibrators": _check_calibrators,
+    "kinds": _check_kinds,
+    "severities": _check_severities,
+    "precision": _check_precision,
+    "metrics": checked,
+    "names": checked,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.bench import statistics
@@ -14,7 +15,7 @@ from calibrant.bench.figures import (
     parts_of,
 )
 from calibrant.bench.table_value import Block, Column, Entry, Published, Table
-from calibrant.functional.errors import InputError
+from calibrant.functional.errors import InputError, no_such
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +68,8 @@ def table(
     chosen = [check_metric(one) for one in _listed(metrics, suite.metrics or METRICS)]
     after = _calibrators(found, calibrators, down)
     parts = _listed(part, ())
+    if found.done:
+        _check_measured(found, after if calibrators is not None else [], parts)
     make = _by_method if down == "method" else _by_calibrator
     columns, blocks = make(found, names, chosen, after, parts)
     return Table(
@@ -236,6 +239,18 @@ def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list
     if down == "calibrator":
         return list(measured)
     return ["none", *(one for one in measured if one == "temperature")]
+
+
+def _check_measured(found: Results, after: Iterable[str], parts: Iterable[str]) -> None:
+    """An error for what no run has: a slip of the pen would make an empty table."""
+    for name in after:
+        if name not in found.calibrators:
+            raise no_such("calibrator that was measured", name, found.calibrators)
+    known = dict.fromkeys(str(one) for one in found.rows["part"].unique())
+    asked = list(parts)
+    if not any(fnmatchcase(one, part) for one in known for part in asked):
+        kinds = dict.fromkeys(one.partition("@")[0] for one in known if one != "run")
+        raise no_such("part that was measured", ", ".join(asked), kinds)
 
 
 def _baseline(suite: Suite, down: str, names: Sequence[str]) -> str | None:

@@ -291,8 +291,12 @@ def with_choices(suite: Suite, out: Path) -> Suite:
 
 
 def store_of(out: Path) -> Path:
-    """A bench's folder of results, or such a folder itself."""
-    return out if any(out.glob("*.parquet")) else out / "store"
+    """A bench's folder of results, or such a folder itself; an error where there is neither."""
+    if any(out.glob("*.parquet")):
+        return out
+    if not (out / "store").is_dir():
+        raise InputError(f"{out} holds no results: `calibrant bench run SUITE -o {out}` makes them")
+    return out / "store"
 
 
 def _seeds(text: str | None) -> list[int] | None:
