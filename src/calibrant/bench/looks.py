@@ -12,7 +12,6 @@ from calibrant.bench.subject import FilesGone, Parts, Subject
 from calibrant.bench.sweeps import HardClasses, hard_classes, masked_inference
 from calibrant.functional.errors import InputError
 from calibrant.losses import ACLS
-from calibrant.losses.acls import penalties
 from calibrant.losses.common import rows_of
 
 HARD, MASKED, INACTIVE = "hard_classes", "masked", "regulariser"  # as calibrators of their rows
@@ -120,15 +119,4 @@ def _regulariser(
     right = seen = None
     if term.history is not None:
         right, seen = (one.cpu() for one in term.history.of(rows.to(term.history.counts.device)))
-    return penalties(
-        rows_of(logits[rows], labels[rows]),
-        margin=term.margin,
-        lambda1=term.lambda1,
-        lambda2=term.lambda2,
-        form=term.form,
-        class_sum=term.class_sum,
-        adaptive=term.adaptive,
-        condition=term.condition,
-        right=right,
-        seen=seen,
-    )
+    return term.penalties(rows_of(logits[rows], labels[rows]), right, seen)

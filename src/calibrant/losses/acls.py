@@ -170,9 +170,18 @@ class ACLS(SecondaryLoss):
         if self.history is not None:
             places = self.history.places(rows.logits, index)
             right, seen = self.history.of(places)
-        value = acls(
+        values = self.penalties(rows, right, seen)
+        value = batch_value(row_mean(values, rows), rows, self.reduction)
+        if self.history is not None and self.training and torch.is_grad_enabled():
+            self.history.record(places, *right_now(rows))
+        return value
+
+    def penalties(
+        self, rows: Rows, right: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        """What the loss is the mean of: a number a row."""
+        return penalties(
             rows,
-            target,
             margin=self.margin,
             lambda1=self.lambda1,
             lambda2=self.lambda2,
@@ -182,8 +191,4 @@ class ACLS(SecondaryLoss):
             condition=self.condition,
             right=right,
             seen=seen,
-            **self.options(),
         )
-        if self.history is not None and self.training and torch.is_grad_enabled():
-            self.history.record(places, *right_now(rows))
-        return value
