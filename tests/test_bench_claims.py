@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from calibrant.bench import statistics
 from calibrant.bench.claim_writers import gain, html, markdown, summary, values, why
 from calibrant.bench.claims import judge, parse, read
 from calibrant.bench.published import PAPERS
+from calibrant.bench.spreads import spreads_of
 from calibrant.bench.suite import SHIPPED, Suite
 from calibrant.functional.errors import InputError
 
@@ -598,3 +600,33 @@ def test_shipped_claims_are_judged_whatever_the_figures(name):
         if one.status == "not decided" and one.begun and one.claim.test.decide != "count":
             assert one.detectable is not None
     assert isinstance(pd.DataFrame(values(outcomes)), pd.DataFrame)
+
+
+def test_the_spread_of_seeds_is_that_of_one_setting_on_any_machine():
+    suite = small()
+    values = [0.030, 0.034, 0.032]
+    frame = frame_of(suite, {"acls": values, "cross_entropy": values, "mbls": [0.1, 0.2, 0.3]})
+    # One of the seeds was trained compiled, and on another machine.
+    config = frame["config"].map(json.loads)
+    first = frame["seed"] == 0
+    frame.loc[first, "config"] = [
+        json.dumps({**one, "compile": True, "device": "cuda"}) for one in config[first]
+    ]
+    found = spreads_of(frame)["ece"]
+    # Two of three settings spread so; the median of a variance of three is ln 2 of it.
+    assert found == {"cifar10": pytest.approx(np.std(values, ddof=1) / math.sqrt(math.log(2)))}
+
+
+def test_an_open_claim_without_runs_says_what_a_test_would_show():
+    suite = small(seeds="0")  # too few to test: three are needed
+    others = small()
+    values = [0.030, 0.034, 0.032]
+    frame = frame_of(others, {"cross_entropy": values})
+    test = {"metric": "ece", "left": {"method": "acls"}, "right": {"method": "mbls"}}
+    found = outcome(test, frame, suite)
+    assert (found.status, found.expected) == ("not decided", 3)
+    spread = spreads_of(frame)["ece"]["cifar10"]
+    assert found.detectable == pytest.approx(statistics.detectable(spread * math.sqrt(2), 3))
+    assert "3 seeds would show" in why(found)
+    counted = outcome({**test, "decide": "count"}, frame, suite)
+    assert counted.detectable is None

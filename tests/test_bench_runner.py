@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -225,6 +226,38 @@ def test_a_measurement_that_failed_is_told_and_made_again_on_retry(bench, monkey
     rows = frame[(frame["calibrator"] == "vector") & (frame["part"] == "test")]
     assert len(set(rows["key"])) == 2
     assert len(run_again(bench, suite, retry=True)[0].before) == 2
+
+
+def test_a_measurement_whose_files_are_gone_costs_no_training_on_retry(tmp_path):
+    suite = Suite.parse(tiny().text.replace("[temperature]", "[local_temperature]"))
+    with pytest.warns(UserWarning, match="local_temperature was not measured"):
+        run_suite(suite, tmp_path)
+    told = []
+    with pytest.warns(UserWarning, match="2 measurements that failed are left"):
+        summary = run_suite(suite, tmp_path, retry=True, progress=told.append)
+    assert len(summary.before) == 2
+    assert [one["event"] for one in told] == ["plan"]
+
+
+def test_what_succeeds_in_another_training_is_failed_no_more(bench, monkeypatch):
+    measure = importlib.import_module("calibrant.bench.measure")
+    whole, refused = measure._calibrated, ["vector"]
+
+    def refuses(subject, text):
+        if text in refused:
+            raise InputError("not today")
+        return whole(subject, text)
+
+    monkeypatch.setattr(measure, "_calibrated", refuses)
+    suite = Suite.parse(tiny(keep="predictions").text.replace("[temperature]", "[vector]"))
+    with pytest.warns(UserWarning, match="vector was not measured"):
+        run_again(bench, suite)
+    refused.clear()
+    for one in suite.runs:
+        shutil.rmtree(bench.folder(one.key))
+    more = [Spec(one.config, ("vector", "isotonic")) for one in suite.runs]
+    run_specs(more, bench.out)  # trained again for another's sake
+    assert status(suite.runs, bench.out).unmeasured == []
 
 
 def test_no_run_begins_after_the_limit(tmp_path):

@@ -12,8 +12,9 @@ import yaml
 from calibrant import losses, models
 from calibrant.bench.figures import canonical, check_metric
 from calibrant.bench.judging import DENSE, USUAL
-from calibrant.bench.measure import OF_LOGITS, check_after
+from calibrant.bench.measure import check_after
 from calibrant.bench.published import find
+from calibrant.bench.spec import OF_LOGITS
 from calibrant.bench.suite import SHIPPED, Suite, available
 from calibrant.bench.tables import OF_TWO_SETS
 from calibrant.bench.texts import keeping, make

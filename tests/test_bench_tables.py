@@ -7,6 +7,7 @@ import io
 import re
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 
 from bench_frames import frame_of, small
@@ -403,3 +404,34 @@ def test_chapters_are_the_tables_there_is_something_for():
     assert chapters(suite, frame_of(suite, {})) == []
     other = small()  # the same runs, of which it asks less
     assert [one.title for one in chapters(other, frame_of(suite, SHIFTED))] == titles[:1]
+
+
+def test_time_is_of_runs_and_stands_beside_the_papers():
+    text = """
+name: timed
+defaults: {model: resnet50, data: cifar10}
+seeds: [0, 1, 2]
+methods: {cross_entropy: {}, mac_cal: {recipe: mac_cal}}
+published: {paper: mac-cal, tables: [Table 4]}
+"""
+    suite = Suite.parse(text)
+    frame = frame_of(suite, {(m, "none", "ece"): [0.05, 0.04, 0.06] for m in suite.methods})
+    rows = frame.assign(part="run", metric="train_seconds", value=100.0)
+    made = table(suite, pd.concat([frame, rows]), "train_seconds")
+    entry = entries(made)["mac_cal"][0]
+    assert entry.mean.mean == 100
+    assert entry.published.figure.table == "Table 4"
+
+
+def test_a_calibrator_that_was_measured_under_shift_alone_can_be_asked_for():
+    suite = small()
+    frame = frame_of(suite, CLEAR)
+    shifted = frame.assign(part="test:fog:3", calibrator="vector")
+    made = table(suite, pd.concat([frame, shifted]), "ece", calibrators=["vector"], part="test:*")
+    assert entries(made)["acls"][0].mean is not None
+    with pytest.raises(InputError, match="no calibrator that was measured is called 'isotonic'"):
+        table(suite, frame, "ece", calibrators=["isotonic"])
+    with pytest.raises(InputError, match="no part that was measured is called 'test:snow:1'"):
+        table(suite, frame, "ece", part="test:snow:1")
+    with pytest.raises(InputError, match="no setting is called 'modle'"):
+        table(suite, frame, "ece", by=["modle"])

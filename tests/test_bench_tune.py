@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+import shutil
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -196,7 +197,7 @@ def test_real_runs_with_sealed_test_files_give_the_same_choice(tmp_path, monkeyp
     # Choosing a second time from the same runs, with everything of the test out of reach.
     (sealed / "store").mkdir(parents=True)
     kept = Store(open_folder / "store").frame()
-    kept.loc[kept["part"] == "test", "value"] = math.nan
+    assert "test" not in set(kept["part"])  # there is nothing of it to be seen
     for key, rows in kept.groupby("key"):
         Store(sealed / "store").add(str(key), rows.to_dict("records"))
     monkeypatch.setattr(Predictions, "read", _refuse)
@@ -249,6 +250,72 @@ def test_the_test_file_is_opened_after_the_choice_is_written(tmp_path, monkeypat
     assert run_suite(suite, tmp_path).done == []
 
 
+def one_step(*, seeds="[0]", more=""):
+    text = SUITE.replace("    - {name: threshold, of: [s_avuc], values: [0.1, 0.5]}\n", "")
+    text = text.replace("[0.5, 2.0, 8.0]", "[0.5, 4.0]").replace("seeds: [0, 1]", f"seeds: {seeds}")
+    return Suite.parse(f"{text}{more}")
+
+
+def test_a_candidate_whose_predictions_are_gone_is_trained_again(tmp_path):
+    suite = one_step()
+    run_suite(suite, tmp_path / "first")
+    frame = Store(tmp_path / "first" / "store").frame()
+    # The folders of another place, without its figures and without predictions.
+    (tmp_path / "second").mkdir()
+    shutil.copytree(tmp_path / "first" / "runs", tmp_path / "second" / "runs")
+    for path in (tmp_path / "second" / "runs").glob("*/predictions/*"):
+        path.unlink()
+    for path in (tmp_path / "second" / "runs").glob("*/files.json"):
+        path.unlink()
+    told = []
+    summary = run_suite(suite, tmp_path / "second", progress=told.append)
+    assert len(summary.done) == 2
+    assert summary.failed == []
+    assert [one["event"] for one in told].count("epoch") == 3 * 3
+    again = Store(tmp_path / "second" / "store").frame()
+    assert set(again["key"]) == set(frame["key"])
+
+
+def test_what_cannot_be_chosen_from_is_an_error_and_not_silence(tmp_path):
+    suite = Suite.parse(one_step().text.replace("validation: 300", "validation: 0"))
+    with pytest.raises(InputError, match="every candidate failed"):
+        run_suite(suite, tmp_path)
+    assert not list(tmp_path.glob("choices/*"))
+
+
+def test_losers_are_pruned_and_what_another_suite_keeps_is_not(tmp_path):
+    suite = one_step()
+    losing = "cross_entropy+0.5*s_avuc", "cross_entropy+4.0*s_avuc"
+    kept = [Spec(replace(suite.specs[1][1].config, loss=loss), keep="weights") for loss in losing]
+    run_specs(kept, tmp_path)  # somebody else's
+    run_suite(suite, tmp_path)
+    for one in kept:
+        assert (tmp_path / "runs" / one.key / "weights.safetensors").is_file()
+    other = tmp_path / "other"
+    with pytest.raises(Unfinished):  # it is cut short after its candidates, and taken up
+        tuned(suite, other, lambda specs: run_specs(specs[:1], other))
+    run_suite(suite, other)
+    (path,) = (other / "choices").glob("*.json")
+    keys = [key for one in json.loads(path.read_text())["candidates"] for key in one["candidates"]]
+    tried = {key for one in keys for key in one["keys"]}
+    for key in tried:
+        assert not (other / "runs" / key / "weights.safetensors").exists()
+
+
+def test_nobody_chooses_a_combination_that_is_sealed(tmp_path):
+    store = Store(tmp_path / "store")
+    runs_of(store, FIGURES)
+    (first,) = combine.choose(tmp_path)
+    spec = Spec(Config(loss="mdca"), sealed=True)
+    rows = [
+        make_row(spec, part="validation", metric=name, value=value)
+        for name, value in (("accuracy", 0.99), ("nll", 0.01), ("ece", 0.0001))
+    ]
+    rows.append(make_row(spec, part="run", calibrator="validation", metric="measured", value=1))
+    store.add(spec.key, rows)
+    assert combine.choose(tmp_path) == [first]
+
+
 def _refuse(*args, **kwargs):
     raise AssertionError("selection opened a file of predictions")
 
@@ -258,9 +325,9 @@ def test_what_selection_is_given_has_no_test_rows(tmp_path):
     fake_run(Store(tmp_path / "store"))([spec for _, spec in suite.specs])
     view = ValidationRows(Store(tmp_path / "store"))
     assert set(view.frame["part"]) == {"validation"}
-    held = [getattr(view, name) for name in ValidationRows.__slots__]
-    assert len(held) == 1
-    assert not held[0]["part"].str.startswith("test").any()
+    assert ValidationRows.__slots__ == ("_frame", "opened")
+    assert not view._frame["part"].str.startswith("test").any()
+    assert view.opened == {spec.key for _, spec in suite.specs}  # keys, and nothing of them
 
 
 def test_test_rows_open_after_the_choice_and_for_its_runs_alone(tmp_path):
@@ -321,6 +388,7 @@ def test_the_rule_of_appendix_g():
         ({"settings": [{"name": "lr", "values": [1]}], "ruel": "x"}, "did you mean rule"),
         ({"settings": [{"name": "lr", "values": [1]}], "metric": "ecee"}, "ecee"),
         ({"settings": [{"name": "lr", "values": [1]}], "metric": "kde_ece"}, "metric is one of"),
+        ({"settings": [{"name": "lr", "values": [1]}], "metric": "accuracy"}, "metric is one of"),
         ({"settings": [{"name": "lr", "values": [1]}], "accuracy_lost": 2}, "accuracy_lost"),
     ],
 )

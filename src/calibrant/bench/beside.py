@@ -42,6 +42,10 @@ class Source:
         if not isinstance(tables, list):
             raise InputError(f"published: tables is a list, found {tables!r}")
         made = cls(**{**found, "tables": tuple(map(str, tables))})
+        for side in ("data", "model", "methods"):
+            value = getattr(made, side)
+            if value is not None and not isinstance(value, (str, dict)):
+                raise InputError(f"published: {side} is a name, or names by ours, found {value!r}")
         for side, asked in (
             ("table", made.tables),
             ("data", _named(made.data)),
@@ -81,7 +85,8 @@ class Source:
 
     def told(self, figure: Figure) -> str:
         """Where a figure is from, and what it is of where that is not what ours are of."""
-        others = [str(getattr(figure, side)) for side in ("data", "model") if getattr(self, side)]
+        sides = {"data": self.data, "model": self.model, "method": self.methods}
+        others = [str(getattr(figure, side)) for side, instead in sides.items() if instead]
         return f"{figure.paper}, {figure.table}" + (f", of {' '.join(others)}" if others else "")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.sealed import write_choice
-from calibrant.bench.spec import canonical
+from calibrant.bench.spec import MARK, SEALED, canonical
 from calibrant.bench.store import Store
 from calibrant.functional.errors import InputError
 
@@ -28,15 +28,19 @@ NEEDED = ("rule", "candidates", "chosen", "keys")
 
 
 class ValidationRows:
-    """The validation figures of a store, and no others."""
+    """The validation figures of a store, and no others; which runs are opened, it may know."""
 
-    __slots__ = ("_frame",)
+    __slots__ = ("_frame", "opened")
 
     def __init__(self, store: Store) -> None:
         everything = store.frame()
         kept = everything[everything["part"].isin(PARTS)]
         # A copy: a view would keep the rest within reach.
         self._frame: pd.DataFrame = kept.reset_index(drop=True).copy(deep=True)
+        sealed = everything["metric"].eq(MARK) & everything["calibrator"].eq(SEALED)
+        opened = everything["metric"].eq(MARK) & everything["calibrator"].eq("none")
+        keys = set(everything.loc[sealed, "key"]) - set(everything.loc[opened, "key"])
+        self.opened = frozenset(map(str, set(everything["key"]) - keys))
 
     @property
     def frame(self) -> pd.DataFrame:

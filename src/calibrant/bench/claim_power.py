@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,24 +28,37 @@ def detectable(unclear: Sequence[Paired]) -> float | None:
 
 
 def expected(
-    results: Results, test: Test, metric: str, places: Iterable[tuple[Cell, str]]
+    results: Results, test: Test, metric: str, places: Sequence[tuple[Cell, str]]
 ) -> float | None:
     """The effect that the planned runs would show, by how much others of the store spread.
 
-    The spread is that of a difference of two runs with independent seeds, pooled over the
-    settings with three seeds or more: on the same data where there are some, else on any.
+    Of one comparison of two runs with independent seeds, each with the spread of the median
+    setting (`spreads_of`): on the same data where there are some, else on any. Of as many
+    seeds as are planned, or as a test needs.
     """
     planned = [
         (results.setting(cell, "data"), results.planned[cell, name]) for cell, name in places
     ]
-    if test.pairs != "seeds" or not planned:
+    if test.pairs != "seeds" or test.decide == "count" or not planned:
         return None
     spreads = results.spreads.get(metric, {})
     here = [spreads[data] for data, _ in planned if data in spreads] or list(spreads.values())
     if not here:
         return None
-    count = max(FEWEST, min(number for _, number in planned))
-    return statistics.detectable(max(here) * 2**0.5, count)
+    return statistics.detectable(max(here) * math.hypot(1, test.ratio), seeds_of(results, places))
+
+
+def seeds_of(results: Results, places: Iterable[tuple[Cell, str]]) -> int:
+    """How many seeds are planned, or where these are too few, how many a test needs."""
+    return max(FEWEST, min((results.planned[place] for place in places), default=0))
+
+
+def minutes_of(results: Results, places: Sequence[tuple[Cell, str]]) -> float | None:
+    """GPU minutes of as many runs as a test needs; None where there are no such runs."""
+    if not places:
+        return None
+    few = any(results.planned[place] < FEWEST for place in places)
+    return minutes_for(results, places, FEWEST) if few else minutes_missing(results, places)
 
 
 def to_decide(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,7 @@ from calibrant.bench.claim_comparisons import (
     is_about,
     methods_of,
 )
-from calibrant.bench.claim_power import detectable, expected, to_decide
-from calibrant.bench.costs import minutes_missing
+from calibrant.bench.claim_power import detectable, expected, minutes_of, seeds_of, to_decide
 from calibrant.bench.statistics import FEWEST, LEVEL, Paired
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Outcome:
     missing: tuple[str, ...] = ()  # methods the suite plans and has no run of
     absent: tuple[str, ...] = ()  # methods of the claim that the suite does not have
     detectable: float | None = None  # the effect our runs would have shown, 4 times of 5
-    expected: bool = False  # that is what the planned runs would show, by the spread of others
+    expected: int | None = None  # so many seeds would show that, by the spread of other runs
     seeds: int | None = None  # in all, that would decide the effect seen; None: not known
     minutes: float | None = None  # of the GPU, for what lacks; None: not known
 
@@ -105,19 +104,20 @@ def tested(claim: Claim, results: Results) -> Outcome:
     absent = tuple(sorted(wanted - _known(results)))
     metric = (test.metrics or test.left.metrics)[0]
     lacking, missing = absence(test, results, planned, every)
+    untuned = wanted & (_known(results) - set(results.suite.methods))
     if not found:
         return Outcome(
             claim,
             results.suite.name,
             OPEN,
-            _why_none(test, results, absent),
+            _why_none(test, results, absent, untuned),
             metric,
             missing=missing,
             absent=absent,
             detectable=expected(results, test, metric, planned),
-            expected=True,
-            minutes=minutes_missing(results, planned)
-            if planned and _complete(test, results)
+            expected=seeds_of(results, planned),
+            minutes=minutes_of(results, planned)
+            if _complete(test, results) and not untuned
             else None,
         )
     overall = _overall(test, found)
@@ -141,7 +141,7 @@ def tested(claim: Claim, results: Results) -> Outcome:
         missing=missing,
         absent=absent,
         detectable=expected(results, test, metric, planned) if guessed else effect,
-        expected=guessed,
+        expected=seeds_of(results, planned) if guessed else None,
         seeds=seeds,
         minutes=minutes,
     )
@@ -167,7 +167,9 @@ def _known(results: Results) -> set[str]:
     return {*results.suite.methods, *results.suite.named}
 
 
-def _why_none(test: Test, results: Results, absent: Sequence[str]) -> str:
+def _why_none(test: Test, results: Results, absent: Sequence[str], untuned: Collection[str]) -> str:
+    if untuned:
+        return f"settings are still to be tuned of {_listed(sorted(untuned))}"
     if _complete(test, results):
         return "no figures yet"
     return f"{results.suite.name} does not have {_listed(absent)}"

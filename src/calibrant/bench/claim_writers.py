@@ -16,9 +16,9 @@ LEGEND = (
     "its 95% interval over the mean of all comparisons; % are points. A claim about every "
     "comparison holds where each is clear by itself (paired t-test over seeds, 5%), and fails "
     "where one is clearly against it (after Holm's correction). Of one that is not decided, "
-    "“would have seen” is the effect that our runs show 4 times out of 5 (or the runs planned, "
-    "by the spread over seeds of those made so far), and the GPU minutes are those of the seeds "
-    "or runs still needed to decide the effect seen so far."
+    "“would have seen” is the effect that our runs show 4 times out of 5, “seeds would show” the "
+    "same of runs still to be made, by the spread over seeds of those made so far, and the GPU "
+    "minutes are those of the seeds or runs still needed."
 )
 
 
@@ -95,7 +95,7 @@ def values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "missing": list(one.missing),
             "absent": list(one.absent),
             "detectable": _plain(one.detectable),
-            "detectable_by_planned_runs": one.expected,
+            "detectable_by_seeds": one.expected,
             "seeds_needed": one.seeds,
             "gpu_minutes": _plain(one.minutes),
         }
@@ -137,7 +137,7 @@ def _open(outcome: Outcome) -> list[str]:
     parts = []
     if outcome.detectable is not None:
         seen = _number(outcome)(outcome.detectable, False)
-        would = "the runs planned would show" if outcome.expected else "would have seen"
+        would = f"{outcome.expected} seeds would show" if outcome.expected else "would have seen"
         parts.append(f"{would} {seen}{_unit(outcome)}")
     if outcome.seeds is not None and not outcome.tested:
         parts.append(f"at least {outcome.seeds} {outcome.claim.test.pairs} are needed")

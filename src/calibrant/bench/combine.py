@@ -86,6 +86,7 @@ class Combination:
 def combinations(view: ValidationRows) -> dict[str, list[Combination]]:
     """Every combination there are validation figures of, by protocol (canonical JSON)."""
     frame = view.frame
+    frame = frame[frame["key"].isin(view.opened)]  # a sealed run has no test rows to be judged by
     frame = frame[frame["metric"].isin(FIGURES) & ~frame["calibrator"].str.contains(":tried")]
     right = frame["part"].eq(CROSSFIT) | frame["calibrator"].map(_is_fair).astype(bool)
     table = frame[right].pivot_table(

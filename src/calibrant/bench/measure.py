@@ -18,7 +18,7 @@ from calibrant.bench.ood import ood
 from calibrant.bench.rows import Row, make_row
 from calibrant.bench.sealed import Validation
 from calibrant.bench.shift import shift
-from calibrant.bench.spec import FAILED, MARK, SEALED, Spec, after_mark
+from calibrant.bench.spec import FAILED, MARK, OF_LOGITS, SEALED, Spec, after_mark
 from calibrant.bench.stage_two import OPTIONS, RECIPES, is_head, stage_two
 from calibrant.bench.subject import FilesGone, Parts, Subject, calibrated_figures, judged
 from calibrant.data.corruptions import KINDS, SEVERITIES
@@ -31,8 +31,6 @@ __all__ = ["FilesGone", "check_after", "measure", "measurements"]
 # In the file of weights, but not learnt: BatchNorm's, and those of the recipes' heads.
 FIXED: tuple[str, ...] = ("running_mean", "running_var", "num_batches_tracked")
 FIXED += ("num_classes_", "draws", "frame", "share")
-
-OF_LOGITS = ("metrics", "crossfit", "hard_classes")  # further measurements that need no network
 
 
 def measure(
@@ -68,7 +66,7 @@ def measurements(
         if run is None:
             raise InputError("a file of logits is its own test: there is nothing to seal")
         if not spec.is_measured(done):
-            yield from _step(SEALED, partial(_sealed, Validation(run)))
+            yield from _sealed(Validation(run))
         return
     subject: Parts
     if spec.logits is not None:
@@ -106,9 +104,11 @@ def _step(mark: str, make: Callable[[], Iterator[Figure]]) -> Iterator[Figure]:
 
 
 def _sealed(run: Validation) -> Iterator[Figure]:
-    """Figures of validation rows, by the view that has no others."""
+    """Figures of validation rows, by the view that has no others; without them it has failed."""
+    begun = time.perf_counter()
     said = run.predictions
     yield from told("validation", "none", figures(said), rows=counted(said))
+    yield Figure("run", SEALED, MARK, 1.0, time.perf_counter() - begun)
 
 
 def uncalibrated(subject: Subject) -> Iterator[Figure]:

@@ -62,6 +62,9 @@ def run_suite(
 
     others = distinct(spec for one in beside for _, spec in one.specs)
     wanted = {one.key: one for one in others}
+    for one in beside:
+        if not {spec.key for _, spec in one.specs} & {spec.key for _, spec in suite.specs}:
+            raise InputError(f"{one.name} has no run in common with {suite.name}")
 
     def make(asked: list[Spec]) -> Summary:
         # A sealed one stays so, whatever else is asked of it.
@@ -88,6 +91,8 @@ def run_suite(
         try:
             chosen = tuned(chosen, out, make)
         except Unfinished:
+            if not made[-1].left:
+                raise  # no more time would help
             return made[-1]
     return make([spec for _, spec in chosen.specs])
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from calibrant.bench.subject import as_logits
+from calibrant.bench.subject import FilesGone, as_logits
 from calibrant.functional.errors import InputError
 from calibrant.predictions import Predictions
 from calibrant.training.checkpoint import write_whole
@@ -35,7 +35,10 @@ class Validation:
     @property
     def predictions(self) -> Predictions:
         """What the network says of validation rows."""
-        return as_logits(Predictions.read(self._folder / "predictions" / "validation.safetensors"))
+        path = self._folder / "predictions" / "validation.safetensors"
+        if not path.is_file() and "nll" in self.figures:
+            raise FilesGone(f"{self._folder}: its predictions of validation rows were not kept")
+        return as_logits(Predictions.read(path))
 
     @property
     def figures(self) -> dict[str, float]:

@@ -29,6 +29,7 @@ ADDED: dict[str, Any] = {"head": None}
 KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
 MARK = "measured"  # the metric of the rows that say what has been measured
 FAILED = "failed"  # that of those that could not be made, and say so
+OF_LOGITS = ("metrics", "crossfit", "hard_classes")  # further measurements without a network
 SEALED = "validation"  # the mark of a run of which validation rows alone were measured
 SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 IDENTITY = ["key", "part", "calibrator", "metric"]
 NUMBERS = ("value", "seconds")  # columns that hardly repeat
+# (part, calibrator, metric) of rows that say what was measured, with their time and value.
+Marks = dict[tuple[str, ...], tuple[str, float]]
 ALL = "all"  # in the place of a key, in the name of a file of many runs
 
 
@@ -34,7 +36,7 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._tables: dict[str, Any] = {}  # files do not change: each is read once
-        self._marks: dict[str, dict[str, set[tuple[str, str]]]] = {}
+        self._marks: dict[str, dict[str, Marks]] = {}
 
     def add(self, key: str, rows: Sequence[Row] | Sequence[Mapping[str, Any]]) -> Path:
         """Write rows of one run, all or none, as a new file."""
@@ -52,14 +54,23 @@ class Store:
         found: set[tuple[str, str]] = set()
         for path in self.files():
             if path.name.startswith((f"{key}-", f"{ALL}-")):
-                found |= self._marks_of(path).get(key, set())
+                told = self._marks_of(path).get(key, {})
+                found |= {(part, calibrator) for part, calibrator, metric in told if metric == MARK}
         return found
 
     def failed(self) -> dict[str, list[str]]:
         """By run, the marks of measurements that could not be made when last tried."""
-        frame = self.frame()
-        rows = frame[(frame["metric"] == FAILED) & (frame["value"] > 0)]
-        return {str(key): list(marks) for key, marks in rows.groupby("key")["calibrator"]}
+        last: dict[str, dict[str, tuple[str, float]]] = {}
+        for path in self.files():
+            for key, told in self._marks_of(path).items():
+                for (_, mark, metric), row in told.items():
+                    if metric == FAILED:
+                        before = last.setdefault(key, {}).get(mark, row)
+                        last[key][mark] = max(before, row)
+        found = {
+            key: [mark for mark, (_, bad) in told.items() if bad] for key, told in last.items()
+        }
+        return {key: marks for key, marks in found.items() if marks}
 
     def files(self) -> list[Path]:
         """The files, in order of name; hidden ones and those set aside are none."""
@@ -134,17 +145,24 @@ class Store:
             self._tables[path.name] = _parsed(content)
         return self._tables[path.name]
 
-    def _marks_of(self, path: Path) -> dict[str, set[tuple[str, str]]]:
+    def _marks_of(self, path: Path) -> dict[str, Marks]:
+        """By run, what a file says was measured, or could not be."""
         if path.name not in self._marks:
             table = self._table_of(path)
             if table is None:
                 return {}
-            found: dict[str, set[tuple[str, str]]] = {}
-            names = ("key", "part", "calibrator", "metric")
-            columns = [table.column(name).to_pylist() for name in names]
-            for key, part, calibrator, metric in zip(*columns, strict=True):
-                if metric == MARK:
-                    found.setdefault(key, set()).add((part, calibrator))
+            import pyarrow
+            import pyarrow.compute as compute
+
+            found: dict[str, Marks] = {}
+            said = compute.is_in(table.column("metric"), pyarrow.array([MARK, FAILED]))
+            rows = table.filter(said).select(["key", "part", "calibrator", "metric"])
+            rest = table.filter(said).select(["written", "value"])
+            for row, how in zip(rows.to_pylist(), rest.to_pylist(), strict=True):
+                key, *place = row.values()
+                told = found.setdefault(key, {})
+                here = (how["written"], how["value"])
+                told[tuple(place)] = max(told.get(tuple(place), here), here)
             self._marks[path.name] = found
         return self._marks[path.name]
 

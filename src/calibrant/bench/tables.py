@@ -94,7 +94,9 @@ class _Asked(NamedTuple):
     @property
     def of(self) -> str:
         name, _ = parts_of(self.metric)
-        return "ood:*" if self.part == "test" and name in OF_TWO_SETS else self.part
+        if self.part != "test":
+            return self.part
+        return "run" if name == "train_seconds" else "ood:*" if name in OF_TWO_SETS else "test"
 
     def values(self, found: Results) -> dict[tuple[Cell, str], Runs]:
         return found.values(self.metric, calibrator=self.calibrator, part=self.of)
@@ -225,11 +227,16 @@ def _published(found: Results, cell: Cell, method: str, asked: _Asked) -> Publis
             method=method,
             metric=asked.metric,
             calibrator=asked.calibrator,
-            part="ood:*" if asked.of.startswith("ood:") else asked.of,
+            part=_as_published(asked.of),
         )
         if figure is not None and figure.value is not None:
             return Published(figure, figure.value, source.told(figure))
     return None
+
+
+def _as_published(part: str) -> str:
+    """Papers name neither the other set of a pair nor the rows that time is taken of."""
+    return "ood:*" if part.startswith("ood:") else "test" if part == "run" else part
 
 
 def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list[str]:
@@ -243,8 +250,9 @@ def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list
 
 def _check_measured(found: Results, after: Iterable[str], parts: Iterable[str]) -> None:
     """An error for what no run has: a slip of the pen would make an empty table."""
+    measured = {str(one) for one in found.rows["calibrator"].unique()}
     for name in after:
-        if name not in found.calibrators:
+        if name not in measured:
             raise no_such("calibrator that was measured", name, found.calibrators)
     known = dict.fromkeys(str(one) for one in found.rows["part"].unique())
     asked = list(parts)

@@ -134,7 +134,7 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
         counts["runs"] += _take_run(bench, key, files)
     for key, content in failed.items():
         path = bench.failure(key)
-        if not path.exists() and ("run", "none") not in store.done(key):
+        if not path.exists() and not store.done(key):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, content)
             counts["failed"] += 1

@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.choosing import ValidationRows, choice_path, put_down, read_choice
+from calibrant.bench.figures import higher_is_better
 from calibrant.bench.judging import USUAL, checked
+from calibrant.bench.locking import locked
 from calibrant.bench.loss_texts import has_term, with_option
 from calibrant.bench.run_folder import prune
 from calibrant.bench.spec import OF_THE_MACHINE, Spec, canonical
 from calibrant.bench.store import Store
 from calibrant.bench.suite import Suite
 from calibrant.bench.suite_file import only_known
+from calibrant.bench.work import Bench
 from calibrant.functional.errors import InputError, no_such
 from calibrant.training.config import Config
 
@@ -91,8 +94,9 @@ class Tuning:
         if not 0 <= made.accuracy_lost < 1 or not made.seeds:
             raise InputError("tune: accuracy_lost is a share in [0, 1), and seeds are at least one")
         (metric,) = checked([made.metric])
-        if metric not in USUAL:
-            raise InputError(f"tune: metric is one of {', '.join(USUAL)}, found {made.metric!r}")
+        errors = [name for name in USUAL if higher_is_better(name) is False]
+        if metric not in errors:
+            raise InputError(f"tune: metric is one of {', '.join(errors)}, found {made.metric!r}")
         return replace(made, metric=metric)
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,10 +150,22 @@ def tuned(suite: Suite, out: str | os.PathLike[str], run: Callable[[list[Spec]],
         for one in waiting:
             one.take(view, failed)
     found = _chosen(suite, searches)
-    final = {spec.key for _, spec in found.specs}
-    for spec in (spec for one in searches for spec in one.tried if spec.key not in final):
-        prune(Path(out) / "runs" / spec.key, spec.keep)
+    _prune_losers(Bench(Path(out)), searches, {spec.key for _, spec in found.specs})
     return found
+
+
+def _prune_losers(bench: Bench, searches: Iterable[_Search], final: Collection[str]) -> None:
+    """Drop what sealed runs kept in case they were chosen; what others opened is theirs."""
+    store = bench.store
+    for one in searches:
+        written = read_choice(one.path) or {"candidates": []}
+        tried = [each for step in written["candidates"] for each in step["candidates"]]
+        for key in dict.fromkeys(key for each in tried for key in each["keys"]):
+            if key in final or ("run", "none") in store.done(key):
+                continue
+            with locked(bench.lock(key)) as held:
+                if held is not None:
+                    prune(bench.folder(key), one.specs[0].keep)
 
 
 def with_choices(suite: Suite, out: str | os.PathLike[str]) -> Suite:
@@ -177,7 +193,6 @@ class _Search:
         self.config = specs[0].config
         self.left = [one for one in tuning.settings if one.applies(self.config)]
         self.steps: list[dict[str, Any]] = []
-        self.tried: list[Spec] = []
         question = {"tune": tuning.to_dict(), "method": self.method, "run": json.loads(group[1])}
         self.path = choice_path(out, f"{suite.name}-{self.method}", question)
         self.question = question
@@ -196,8 +211,7 @@ class _Search:
 
     def take(self, view: ValidationRows, failed: Collection[str] = ()) -> None:
         """Choose among them, and go on to the next setting; after the last write it down."""
-        self.tried += self.candidates()
-        setting, metrics = self.left[0], (*FIGURES, self.tuning.metric)
+        setting, metrics = self.left[0], tuple(dict.fromkeys((*FIGURES, self.tuning.metric)))
         told = []
         for value, specs in self._tried():
             keys = [spec.key for spec in specs]

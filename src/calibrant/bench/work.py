@@ -7,6 +7,7 @@ import json
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from calibrant.bench import run_folder
 from calibrant.bench.loading import splits_of
 from calibrant.bench.locking import locked, read_note, write_note
 from calibrant.bench.rows import Row, make_row, now
-from calibrant.bench.spec import FAILED, MARK, SEALED, SECONDS, Spec
+from calibrant.bench.spec import FAILED, MARK, OF_LOGITS, SEALED, SECONDS, Spec
 from calibrant.bench.store import Store
 from calibrant.bench.subject import FilesGone
 from calibrant.training import Diverged, Run, train
@@ -68,14 +69,43 @@ class Bench:
             return []
 
     def repeat_failed(self, specs: Iterable[Spec], store: Store) -> None:
-        """Let runs, and measurements of runs, that failed be made again."""
-        failed = store.failed()
+        """Let runs that failed be made again, and measurements whose files were kept.
+
+        Others are left, with a warning: a training is more than was asked for.
+        """
+        failed, left = store.failed(), 0
         for one in specs:
             self.failure(one.key).unlink(missing_ok=True)
             marks = [mark for mark in failed.get(one.key, ()) if ("run", mark) in one.wanted]
-            if marks:
-                self.again(one.key).parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self.again(one.key), json.dumps(marks).encode())
+            kept = [mark for mark in marks if one.logits or self._has_files(one.key, mark)]
+            left += len(marks) - len(kept)
+            if kept:
+                self._repeat(one.key, kept)
+        if left:
+            warnings.warn(
+                f"{left} measurements that failed are left as they are: the files they need were "
+                "not kept (keep: weights would), and they would need another training",
+                stacklevel=2,
+            )
+
+    def _repeat(self, key: str, marks: Sequence[str]) -> None:
+        if not marks:
+            self.again(key).unlink(missing_ok=True)
+            return
+        self.again(key).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.again(key), json.dumps(list(marks)).encode())
+
+    def _has_files(self, key: str, mark: str) -> bool:
+        folder = self.folder(key)
+        name = mark.removeprefix("after:").partition("(")[0]
+        if mark.startswith("after:") and name not in OF_LOGITS:
+            return (folder / run_folder.WEIGHTS).is_file()
+        return (folder / run_folder.PREDICTIONS / "test.safetensors").is_file()
+
+    def made(self, spec: Spec) -> None:
+        """Take off the list of what is to be made again what has been."""
+        wanted = {mark for _, mark in spec.wanted}
+        self._repeat(spec.key, [one for one in self.to_repeat(spec.key) if one not in wanted])
 
     def is_done(self, spec: Spec, store: Store) -> bool:
         """Whether all that is wanted of a run is in the store, and its folder, if any, whole."""
@@ -128,7 +158,7 @@ def attempt(spec: Spec, bench: Bench, store: Store, tell: Tell) -> str:
                 )
             tell({"event": "begun", **told})
             _make(spec, bench, store, hold, lambda line: tell({**told, **line}))
-            bench.again(spec.key).unlink(missing_ok=True)
+            bench.made(spec)
             if not spec.sealed:  # else it may be the one that is chosen, and opened
                 run_folder.prune(bench.folder(spec.key), spec.keep)
             tell({"event": "done", **told, "seconds": hold.spent()})
@@ -179,7 +209,7 @@ class _Hold:
 
 def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> None:
     """Train what is not trained, measure what is not measured, and add that to the store."""
-    done, again = bench.done(spec.key, store), bench.to_repeat(spec.key)
+    done, again = bench.done(spec.key, store), store.failed().get(spec.key, [])
     if spec.logits is not None:
         _measure(spec, None, done, store, tell, spent=hold.spent, again=again)
         return
