@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 
 import numpy as np
@@ -21,8 +23,11 @@ METRICS = ("ece", "nll")
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """One run of the demonstration: its folder and what it returned."""
-    folder = tmp_path_factory.mktemp("demo") / "made" / "on the way"
-    return folder, run_demo(folder, quiet=True)
+    folder, said = tmp_path_factory.mktemp("demo") / "made" / "on the way", io.StringIO()
+    with contextlib.redirect_stdout(said):
+        report = run_demo(folder)
+    (folder / "said.txt").write_text(said.getvalue(), encoding="utf-8")
+    return folder, report
 
 
 def few_epochs(seed):
@@ -164,16 +169,27 @@ def test_objective_can_be_replaced():
     assert confidences[1].mean() < confidences[0].mean() - 0.05
 
 
-def test_quiet_is_silent_and_otherwise_it_tells_what_it_did(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("calibrant.demo.train_network", lambda *_, **__: network)
+def test_quiet_is_silent(tmp_path, capsys, monkeypatch):
     split = digits_split()
     network = train_network(split.train_images, split.train_labels, epochs=5)
+    monkeypatch.setattr("calibrant.demo.train_network", lambda *_, **__: network)
+    plain = calibrant.calibrate
+    quick = {"calibrate": lambda held, **_: plain(held, method="temperature")}
+    quick |= {"OBJECTIVES": OBJECTIVES[:1], "_larger_network": lambda folder, *_: folder}
+    quick |= {"_explain": lambda *_: "mended"}
+    for name, value in quick.items():
+        monkeypatch.setattr(f"calibrant.demo.{name}", value)
     capsys.readouterr()
     run_demo(tmp_path, quiet=True)
     assert capsys.readouterr() == ("", "")
     run_demo(tmp_path)
-    told = " ".join(capsys.readouterr().out.split())
-    before = calibrant.Predictions.read(tmp_path / "predictions.npz").split(0.5)[1]
+    assert "Training a small network" in capsys.readouterr().out
+
+
+def test_it_tells_what_it_did(shown):
+    folder, _ = shown
+    told = " ".join((folder / "said.txt").read_text(encoding="utf-8").split())
+    before = calibrant.Predictions.read(folder / "predictions.npz").split(0.5)[1]
     evaluation = calibrant.evaluate(before)
     for expected in [
         "300 handwritten digits",
@@ -182,7 +198,7 @@ def test_quiet_is_silent_and_otherwise_it_tells_what_it_did(tmp_path, capsys, mo
         "Expected calibration error",
         "After the repair, on the same 748 digits",
         *(f"trained with {name}:" for name in OBJECTIVES),
-        f"{tmp_path / 'calibrator.safetensors'}",
-        f"calibrant evaluate {tmp_path / 'predictions.npz'}",
+        f"{folder / 'calibrator.safetensors'}",
+        f"calibrant evaluate {folder / 'predictions.npz'}",
     ]:
         assert expected in told
