@@ -156,12 +156,10 @@ class Store:
 
             found: dict[str, Marks] = {}
             said = compute.is_in(table.column("metric"), pyarrow.array([MARK, FAILED]))
-            rows = table.filter(said).select(["key", "part", "calibrator", "metric"])
-            rest = table.filter(said).select(["written", "value"])
-            for row, how in zip(rows.to_pylist(), rest.to_pylist(), strict=True):
-                key, *place = row.values()
-                told = found.setdefault(key, {})
-                here = (how["written"], how["value"])
+            columns = ["key", "part", "calibrator", "metric", "written", "value"]
+            for row in table.select(columns).filter(said).to_pylist():
+                key, *place, written, value = row.values()
+                told, here = found.setdefault(key, {}), (written, value)
                 told[tuple(place)] = max(told.get(tuple(place), here), here)
             self._marks[path.name] = found
         return self._marks[path.name]

@@ -221,9 +221,8 @@ def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> No
         if not (folder / run_folder.MANIFEST).is_file():
             run_folder.seal(folder)
         try:
-            told = {("run", "none"), ("run", SEALED)} & done  # what the run took among it
-            first = not told
-            spent = hold.spent if first else None
+            before = {("run", "none"), ("run", SEALED)} & done  # and with it what the run took
+            spent = None if before else hold.spent
             _measure(spec, run, done, store, tell, spent=spent, again=again)
             return
         except FilesGone:
