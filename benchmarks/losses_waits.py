@@ -42,6 +42,9 @@ def synchronisations(call: Callable[[], object]) -> list[str]:
 
 def waits(name: str, device: torch.device) -> dict[str, list[str]]:
     """What waits, by the kind of batch: class indices, probabilities, class weights, dense."""
+    known = torch.ones(4, device=device)
+    if not synchronisations(lambda: known.sum().item()):
+        raise RuntimeError("the profiler does not see a value's way to the host: it says nothing")
     found = {}
     for kind in ("labels", "probabilities", "weight", "dense"):
         if (kind == "dense" and name in FLAT_ONLY) or (kind == "weight" and name not in PRIMARY):
