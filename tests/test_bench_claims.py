@@ -367,6 +367,29 @@ def test_the_best_is_picked_on_validation_rows_alone():
     assert found.status == "fails"
 
 
+def test_the_best_may_be_one_without_runs():
+    """A side that picks and lost has not lost yet, while it could pick something else."""
+    suite = small()
+    runs = {"cross_entropy": [0.033, 0.034, 0.032], "acls": [0.043, 0.044, 0.0425]}
+    left = {"method": ["acls", "not_run"], "pick": "best"}
+    found = outcome({**BETTER, "left": left}, frame_of(suite, runs, seconds=60.0), suite)
+    assert found.status == "not decided"
+    assert "not_run may be better" in found.reason
+    cells = len({one.cell for one in found.comparisons})
+    assert found.minutes == pytest.approx(3 * cells)  # three seeds of it, a minute each
+    assert found.seeds == 3
+    # What wins without it wins.
+    better = {**runs, "acls": [0.013, 0.014, 0.0125]}
+    assert outcome({**BETTER, "left": left}, frame_of(suite, better), suite).status == "holds"
+    right = {
+        **BETTER,
+        "left": {"method": ["acls"]},
+        "right": {**left, "method": ["cross_entropy", "not_run"]},
+    }
+    assert outcome(right, frame_of(suite, better), suite).status == "not decided"
+    assert outcome(right, frame_of(suite, runs), suite).status == "fails"
+
+
 def test_parts_and_figures_of_their_own_for_each_side():
     suite = small()
     runs = {

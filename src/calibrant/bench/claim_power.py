@@ -66,6 +66,10 @@ def to_decide(
 ) -> tuple[int | None, float | None]:
     """Seeds in all, and GPU minutes for those we lack, that would decide the effects seen."""
     waiting = minutes_missing(results, lacking)
+    if verdict.rivals:
+        methods = {method for _, method in verdict.places}
+        every = minutes_for(results, verdict.places, FEWEST)  # of all methods there are
+        return FEWEST, None if every is None else every * verdict.rivals / len(methods)
     needed = [
         FEWEST
         if one.deviation is None or not one.tested

@@ -84,6 +84,7 @@ class Verdict:
     reason: str
     unclear: tuple[Paired, ...] = ()
     places: tuple[tuple[Cell, str], ...] = ()  # the runs to be repeated with more seeds
+    rivals: int = 0  # methods without runs that could change it
 
 
 def tested(claim: Claim, results: Results) -> Outcome:
@@ -122,6 +123,8 @@ def tested(claim: Claim, results: Results) -> Outcome:
         )
     overall = _overall(test, found)
     verdict = _VERDICTS[test.decide](test, found, overall, missing)
+    away = {*absent, *(method for _, method in lacking)}
+    verdict = _unless_others(test, verdict, away, planned)
     effect, seeds, minutes = None, None, None
     if verdict.status == OPEN:
         effect = detectable(verdict.unclear)
@@ -237,6 +240,18 @@ def _some(
     if won:
         return Verdict(HOLDS, f"seen in {_listed([one.name for one in won])}")
     return _open_or(FAILS, -1, found, missing)
+
+
+def _unless_others(
+    test: Test, verdict: Verdict, away: Collection[str], planned: Sequence[tuple[Cell, str]]
+) -> Verdict:
+    """Open where a side picks its best and lost, while some it could pick have no runs."""
+    side = {FAILS: test.left, HOLDS: test.right}.get(verdict.status)
+    rivals = [one for one in side.methods if one in away] if side and side.best else []
+    if not rivals:
+        return verdict
+    reason = f"{verdict.reason}; but {_listed(rivals)} may be better, of which there are no runs"
+    return Verdict(OPEN, reason, places=tuple(planned), rivals=len(rivals))
 
 
 def _open_or(
