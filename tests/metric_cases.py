@@ -31,6 +31,7 @@ OPTIONS = {name: [{}] for name in METRICS} | {
     "mce": grid(num_bins=BINS, binning=("width", "mass")),
     "adaptive_ece": grid(num_bins=BINS, order=ORDERS),
     "debiased_ece": grid(num_bins=BINS, order=(1, 2), binning=("width", "mass")),
+    "chance_ece": grid(num_bins=BINS),
     "sweep_ece": grid(order=ORDERS),
     "classwise_ece": grid(num_bins=(1, 15, 100), order=(1, 2), binning=("width", "mass")),
     "marginal_ece": [
@@ -62,6 +63,7 @@ TOP_LABEL = {
     "ks_error": ref.ks_error,
     "sweep_ece": ref.sweep_ece,
     "debiased_ece": ref.debiased_ece,
+    "chance_ece": ref.chance_ece,
     "smooth_ece": ref.smooth_ece,
 }
 

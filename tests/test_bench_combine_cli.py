@@ -52,6 +52,9 @@ def test_the_verdict_is_against_every_paper():
     assert "soft-calibration's focal+s_avuc, then temperature has the lowest, 0.50%" in told
     assert "is not below" in verdict(frame(0.006, 0.03, 0.02, 0.005))
     assert "No method of the five papers" in verdict(frame(0.006, 0.03))
+    assert "by chance" not in told
+    floor = frame(0.004, 0.03, 0.02, 0.005).assign(chance_ece=0.0048)
+    assert verdict(floor).endswith("its ECE would be 0.48% by chance alone.")
 
 
 def test_settings_that_came_later_do_not_part_older_runs_from_newer():

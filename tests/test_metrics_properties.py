@@ -129,3 +129,24 @@ def test_swapping_in_and_out_mirrors_the_auroc(name, data):
         assert value(name, logits, inside) in [
             pytest.approx(k / (inside == 0).sum()) for k in range((inside == 0).sum() + 1)
         ]
+
+
+def test_chance_is_what_perfectly_calibrated_rows_show():
+    """The mean ECE of labels drawn from the probabilities themselves, to the noise of 300 draws."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 10)) * rng.uniform(0.5, 6.0, size=(2000, 1))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    below = probs.cumsum(1)
+    found = []
+    for _ in range(300):
+        labels = (rng.uniform(size=(2000, 1)) > below).sum(1).clip(max=9)
+        found.append(value("ece", logits, labels))
+    chance = value("chance_ece", logits, np.zeros(2000, np.int64))
+    error = np.std(found) / len(found) ** 0.5
+    # Rows of a bin are taken as equally sure: a little more than they are.
+    assert np.mean(found) - 4 * error < chance < 1.03 * np.mean(found) + 4 * error
+    assert error < 0.02 * chance
+    # As the rows grow the floor falls by their root.
+    assert value("chance_ece", np.tile(logits, (4, 1)), np.zeros(8000, np.int64)) == pytest.approx(
+        chance / 2, rel=0.02
+    )

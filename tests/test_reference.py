@@ -164,6 +164,19 @@ def test_folded_normal_mean():
     assert ref.folded_normal_mean(-0.4, 0.25) == pytest.approx(by_sum, abs=1e-8)
 
 
+def test_chance_ece():
+    # one coin of chance p misses it by 2p(1-p): p if wrong, 1-p if right
+    assert ref.binomial_deviation(1, 0.8) == close(2 * 0.8 * 0.2)
+    # two fair coins: 0 or 2 heads, each a quarter, miss 1 by 1
+    assert ref.binomial_deviation(2, 0.5) == close(0.5)
+    assert ref.binomial_deviation(3, 1.0) == 0.0
+    # bins {.2, .4} of mean .3 and {.8, 1} of mean .9; labels have no say
+    expected = ref.binomial_deviation(2, 0.3) + ref.binomial_deviation(2, 0.9)
+    assert ref.chance_ece([0.2, 0.4, 0.8, 1.0], [0, 1, 0, 0], 2) == close(expected / 4)
+    # 2 coins of .3: .49 * .6 + .42 * .4 + .09 * 1.4
+    assert ref.binomial_deviation(2, 0.3) == close(0.588)
+
+
 def test_debiased_ece():
     confidence, correct = [0.2, 0.4, 0.8, 1.0], [0, 1, 0, 0]
     # bins: A = .5, C = .3, s^2 = .25/1; A = 0, C = .9, s^2 = 0

@@ -326,6 +326,27 @@ def debiased_ece(confidence, correct, num_bins=15, order=2, binning="mass"):
     return math.sqrt(floored) if order == 2 else floored
 
 
+def binomial_deviation(n, p):
+    """E|X - np| for X ~ Binomial(n, p), summed over every outcome."""
+    if p in (0.0, 1.0):
+        return 0.0
+    terms = []
+    for k in range(n + 1):
+        ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        log_chance = ways + k * math.log(p) + (n - k) * math.log1p(-p)
+        terms.append(abs(k - n * p) * math.exp(log_chance))
+    return math.fsum(terms)
+
+
+def chance_ece(confidence, correct, num_bins=15):
+    """The mean ECE of labels drawn with the mean confidence of each bin as their chance."""
+    total = []
+    for members in make_bins(confidence, correct, num_bins, "width"):
+        mean_confidence, _ = bin_means(members)
+        total.append(binomial_deviation(len(members), min(mean_confidence, 1.0)))
+    return math.fsum(total) / len(confidence)
+
+
 # ------------------------------------------------------------------ kernel calibration errors
 
 

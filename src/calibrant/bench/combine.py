@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 ACCURACY_LOST = 0.005
 FIGURES = ("accuracy", "nll", "ece")
+BY_CHANCE = "chance_ece"
 # What makes two runs of one protocol: everything but these is the same.
 VARIED = (
     "loss",
@@ -195,7 +196,7 @@ def report(path: Path, store: Store) -> pd.DataFrame:
     choice = read_choice(path)
     rows = open_test_rows(path, store)
     assert choice is not None
-    rows = rows[(rows["part"] == "test") & rows["metric"].isin(FIGURES)]
+    rows = rows[(rows["part"] == "test") & rows["metric"].isin((*FIGURES, BY_CHANCE))]
     seeds = sorted(int(seed) for seed in choice["plain"]["keys"])
     told = [{"who": "chosen", **choice["chosen"]}, {"who": "cross_entropy", **choice["plain"]}]
     told += [
@@ -224,6 +225,8 @@ def report(path: Path, store: Store) -> pd.DataFrame:
             value = mean_of(mine.loc[mine["metric"] == metric, "value"].tolist())
             error = math.nan if value.error is None else value.error
             line |= {metric: value.mean, f"{metric}_error": error}
+        chance = mine.loc[mine["metric"] == BY_CHANCE, "value"]  # which older runs do not have
+        line[BY_CHANCE] = mean_of(chance.tolist()).mean if len(chance) == len(seeds) else math.nan
         found.append(line)
     return pd.DataFrame(found)
 
@@ -238,10 +241,14 @@ def verdict(found: pd.DataFrame) -> str:
     named += "" if best["recipe"] == "standard" else f", {best['recipe']}"
     named += "" if best["calibrator"] == "none" else f", then {best['calibrator']}"
     where = "below" if chosen["ece"] < best["ece"] else "not below"
-    return (
+    text = (
         f"The ECE of the choice, {chosen['ece']:.2%}, is {where} that of every method of the five "
         f"papers run here, of which {named} has the lowest, {best['ece']:.2%}."
     )
+    chance = chosen.get(BY_CHANCE, math.nan)
+    if math.isfinite(chance):
+        text += f" Were it perfectly calibrated, its ECE would be {chance:.2%} by chance alone."
+    return text
 
 
 def proposed_by(settings: Mapping[str, Any], calibrator: str) -> str | None:

@@ -36,6 +36,7 @@ USUAL = (
     "ks_error",
     "sweep_ece",
     "debiased_ece",
+    "chance_ece",
     "smooth_ece",
     "aurc",
     "e_aurc",

@@ -27,6 +27,7 @@ from calibrant.metrics.selective import (
 )
 from calibrant.metrics.toplabel import (
     adaptive_ece,
+    chance_ece,
     debiased_ece,
     ece,
     ks_error,
@@ -48,6 +49,7 @@ __all__ = [
     "classwise_ece",
     "classwise_nll_std",
     "coverage_at_risk",
+    "chance_ece",
     "debiased_ece",
     "e_aurc",
     "ece",

@@ -85,6 +85,23 @@ def debiased_error(totals: Tensor, order: float) -> Tensor:
     return (share * (2 * gap - folded_normal_mean(gap, variance.sqrt()))).sum(-1).clamp_min(0.0)
 
 
+def chance_error(totals: Tensor) -> Tensor:
+    """The ECE that perfect calibration shows on average: Σ_j E|Binomial(n_j, C_j)/n_j − C_j| n_j/N.
+
+    De Moivre's closed form of a binomial's mean deviation, with ν = ⌊nC⌋ + 1:
+    E|X − nC| = 2 ν (n over ν) C^ν (1 − C)^(n − ν + 1). Rows of a bin count as equally sure.
+    """
+    count, confidence, _ = totals.double().unbind(-1)
+    chance = (confidence / count.clamp_min(1.0)).clamp(0.0, 1.0)
+    number = (count * chance).floor() + 1
+    other = (count - number).clamp_min(0.0)
+    ways = torch.lgamma(count + 1) - torch.lgamma(number) - torch.lgamma(other + 1)
+    log = ways + torch.special.xlogy(number, chance) + torch.special.xlogy(other + 1, 1 - chance)
+    sure = (count == 0) | (number > count)
+    deviation = torch.where(sure, torch.zeros_like(log), 2 * log.exp())
+    return deviation.sum(-1) / count.sum(-1)
+
+
 def folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     """E|X| for X ~ Normal(mean, deviation²)."""
     safe = deviation.clamp_min(1e-300)

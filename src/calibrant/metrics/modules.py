@@ -42,6 +42,7 @@ __all__ = [
     "ClasswiseECE",
     "ClasswiseNLLStd",
     "CoverageAtRisk",
+    "ChanceECE",
     "DebiasedECE",
     "EAURC",
     "ECE",
@@ -295,6 +296,10 @@ class SweepECE(Shell, metric="sweep_ece"):
 
 class DebiasedECE(Shell, metric="debiased_ece"):
     """ECE less an estimate of its upward bias: see `calibrant.metrics.debiased_ece`."""
+
+
+class ChanceECE(Shell, metric="chance_ece"):
+    """The ECE that perfect calibration would show: see `calibrant.metrics.chance_ece`."""
 
 
 class KDEECE(Shell, metric="kde_ece"):

@@ -82,6 +82,11 @@ METRICS: dict[str, Entry] = {
         "Debiased calibration error",
         "ECE of order 2 less its upward bias",
     ),
+    "chance_ece": Entry(
+        toplabel.chance_ece_measure,
+        "Calibration error by chance",
+        "the ECE that perfect calibration would show on so many rows; less cannot be told",
+    ),
     "kde_ece": Entry(
         kernel.kde_ece_measure,
         "Kernel calibration error",

@@ -15,7 +15,13 @@ from calibrant.functional.blocks import Array
 from calibrant.functional.smoothing import smooth_calibration_error
 from calibrant.metrics import ranked
 from calibrant.metrics.base import Measure, State, calibration_measure, choice, compute_one
-from calibrant.metrics.binned import BinState, binned_error, check_order, debiased_error
+from calibrant.metrics.binned import (
+    BinState,
+    binned_error,
+    chance_error,
+    check_order,
+    debiased_error,
+)
 from calibrant.metrics.ranked import RankState, label_binned_error, sweep_bins
 
 
@@ -62,6 +68,12 @@ def debiased_ece_measure(*, num_bins: int = 15, order: float = 2, binning: str =
         partial(debiased_error, order=order),
         population=partial(binned_error, order=order),
     )
+
+
+def chance_ece_measure(*, num_bins: int = 15) -> Measure:
+    """The ECE that perfect calibration would show."""
+    state, cells = _cells("width", num_bins)
+    return Measure("chance_ece", (state,), lambda seen: chance_error(cells(seen)))
 
 
 def _fine(state: RankState) -> Tensor:
@@ -182,6 +194,24 @@ def debiased_ece(
 ) -> Any:
     """ECE less an estimate of its upward bias (Kumar et al. 2019 for order 2)."""
     measure = debiased_ece_measure(num_bins=num_bins, order=order, binning=binning)
+    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+
+
+def chance_ece(
+    preds: Array,
+    target: Array,
+    *,
+    num_bins: int = 15,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+) -> Any:
+    """The ECE that perfect calibration would show on these rows, on average: what chance leaves.
+
+    Were a prediction of confidence c right with chance c, the accuracy of a bin would still miss
+    its confidence, the more so the fewer rows it has. An ECE near this is as good as rows can tell.
+    Labels count only in that ignored rows are left out.
+    """
+    measure = chance_ece_measure(num_bins=num_bins)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
 
 
