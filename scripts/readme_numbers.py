@@ -12,7 +12,9 @@ README.md and results/README.md is made from the store in ``results/``:
 - ``table``: suite, and metrics, methods, calibrators, part (lists with ``;``), down, and the
   settings of the blocks to show;
 - ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
-- ``runs``: how many runs the store has results of; ``suite=`` for one suite's.
+- ``runs``: how many runs the store has results of; ``suite=`` for one suite's;
+- ``combination``: what `calibrant bench combine` chooses for data and model, beside
+  cross-entropy and the lowest ECE of each paper's own methods, and whether it is below them.
 
 Values with spaces are written without them: ``calibrator=temperature(objective=sb_ece)``.
 """
@@ -22,6 +24,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -132,8 +135,47 @@ class Results:
         found = results(self.suite(suite), self.frame)
         return f"{len(found.done):,} of {len(found.plan):,}"
 
+    @cached_property
+    def combinations(self):
+        """The report of every choice of a combination, by data and model."""
+        from calibrant.bench.combine import choose, read_choice, report
+        from calibrant.bench.store import Store
 
-KINDS = ("value", "table", "claims", "runs")
+        store, found = Store(self.folder / "store"), {}
+        with tempfile.TemporaryDirectory() as written:
+            for path in choose(written, store=store):
+                protocol = read_choice(path)["protocol"]
+                found.setdefault((protocol["data"], protocol["model"]), []).append(
+                    report(path, store)
+                )
+        return found
+
+    def combination(self, *, data, model="resnet18"):
+        """A table of one choice, and the verdict on it."""
+        from calibrant.bench.combine import verdict
+
+        (frame,) = self.combinations[data, model]
+        lowest = frame.iloc[2:].sort_values("ece").drop_duplicates("who")
+        lines = [
+            "| | trained with | then | accuracy, % | NLL | ECE, % | by chance, % |",
+            "|---|---|---|---:|---:|---:|---:|",
+        ]
+        for row in [*frame.iloc[:2].to_dict("records"), *lowest.to_dict("records")]:
+            extra = [row[name] for name in ("recipe", "average") if row[name] not in PLAIN]
+            trained = ", ".join(f"`{one}`" for one in (row["loss"], *extra))
+            then = "–" if row["calibrator"] == "none" else f"`{row['calibrator']}`"
+            chance = row["chance_ece"]
+            lines.append(
+                f"| {row['who']} | {trained} | {then} | {row['accuracy']:.2%} ± "
+                f"{row['accuracy_error']:.2%} | {row['nll']:.4f} ± {row['nll_error']:.4f} | "
+                f"{row['ece']:.2%} ± {row['ece_error']:.2%} | "
+                f"{'–' if chance != chance else f'{chance:.2%}'} |".replace("%", "")
+            )
+        return "\n" + "\n".join(lines) + f"\n\n{verdict(frame)}\n"
+
+
+PLAIN = ("standard", "none")  # a recipe and an average that are not worth a word
+KINDS = ("value", "table", "claims", "runs", "combination")
 
 
 def _fits(found, cell, settings):

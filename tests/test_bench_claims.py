@@ -252,6 +252,18 @@ def test_the_count_of_comparisons():
     found = outcome(test, frame_of(suite, runs), suite)
     assert found.status == "holds"
     assert "ahead in 30 of 32" in found.reason
+    # With one method of four, the other three could turn it; with three, the last could not.
+    for kept, status in ((1, "not decided"), (3, "holds")):
+        some = {key: told for key, told in runs.items() if key[0] in suite.methods[-kept:]}
+        found = outcome(test, frame_of(suite, some), suite)
+        assert found.status == status
+        assert f"ahead in {8 * kept} of {8 * kept}" in found.reason
+        assert ("which could overturn it" in found.reason) == (kept == 1)
+    # Against it is judged the same way.
+    turned = {**test, "left": test["right"], "right": test["left"]}
+    assert outcome(turned, frame_of(suite, runs), suite).status == "fails"
+    some = {key: told for key, told in runs.items() if key[0] == suite.methods[-1]}
+    assert outcome(turned, frame_of(suite, some), suite).status == "not decided"
 
 
 def test_pairs_of_settings():

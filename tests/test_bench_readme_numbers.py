@@ -138,3 +138,35 @@ def test_results_of_a_bench_are_taken_in_once(script, root, tmp_path):
     assert len(after.frame()) == len(before) + len(bench.frame())
     with pytest.raises(SystemExit, match="has no results that are not there already"):
         take_results.main(str(root / "results"), str(root / "results"))
+
+
+def test_a_combination_is_told_beside_each_paper(script, tmp_path):
+    suite = small()
+    figures = {
+        "cross_entropy": (0.93, 0.23, 0.033),
+        "acls": (0.931, 0.22, 0.02),
+        "mbls": (0.929, 0.19, 0.004),
+        "focal": (0.8, 0.1, 0.001),  # loses too much accuracy
+    }
+    parts = ("validation", "test")
+    runs = {
+        (name, "none", metric, part): [value] * 3
+        for name, values in figures.items()
+        for metric, value in zip(("accuracy", "nll", "ece"), values, strict=True)
+        for part in parts
+    }
+    runs["mbls", "none", "chance_ece", "test"] = [0.0046] * 3
+    store = Store(tmp_path / "store")
+    for key, rows in frame_of(suite, runs).groupby("key"):
+        store.add(str(key), rows.to_dict("records"))
+    told = script.Results(tmp_path).combination(data="cifar10", model="resnet50")
+    lines = [line for line in told.splitlines() if line.startswith("|")][2:]
+    assert lines[0] == (
+        "| chosen | `mbls(margin=6)` | – | 92.90 ± 0.00 | 0.1900 ± 0.0000 | 0.40 ± 0.00 | 0.46 |"
+    )
+    assert lines[1].startswith("| cross_entropy | `cross_entropy` | – | 93.00")
+    assert lines[2].startswith("| acls | `acls(margin=6)` | – |")
+    assert lines[2].endswith("| – |")
+    assert len(lines) == 3
+    assert "0.40%, is below that of every method of the five papers" in told
+    assert "its ECE would be 0.46% by chance alone" in told

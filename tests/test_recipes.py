@@ -93,7 +93,8 @@ def figures_of(recipe, splits, folder, **settings):
         ("cutmix", {}),
         ("mixup", {"recipe_options": {"alpha": 1.0}}),
         ("mc_dropout", {}),
-        ("cape", {"recipe_options": {"start": 0.5}}),
+        ("cape", {"recipe_options": {"start": 0.1}}),
+        ("cape", {"recipe_options": {"start": 0.5, "labels_every": 0}}),
         ("vtst", {"recipe_options": {}}),
         ("tst", {"recipe_options": {"epochs": 10, "head": "linear"}}),
         ("plp", {"recipe_options": {"start": 0.3, "share": 0.9}}),
@@ -176,6 +177,7 @@ def test_unknown_recipes_and_options():
         ("plp", {"start": 1.0}, "start"),
         ("balcal", {"delta": 0.0}, "delta"),
         ("cape", {"num_bins": 0}, "num_bins"),
+        ("cape", {"labels_every": 1}, "labels_every"),
         ("vtst", {"samples": 0}, "samples"),
         ("mc_dropout", {"rate": 1.0}, "rate"),
         ("interleaved", {"interleave": "often"}, "always or auto"),
@@ -393,8 +395,13 @@ class TestCaPE:
         target = run.weights()["recipe.target"]
         assert target.shape == (400, 10)
 
-    @pytest.mark.parametrize(("epochs", "soft"), [(6, [3, 4, 5]), (4, [2, 3]), (2, [1])])
-    def test_targets_are_used_from_then_on(self, epochs, soft, splits, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("epochs", "every", "soft"),
+        [(6, 0, [3, 4, 5]), (4, 0, [2, 3]), (2, 0, [1]), (6, 2, [4]), (8, 3, [5, 6])],
+    )
+    def test_targets_are_used_from_then_on(
+        self, epochs, every, soft, splits, tmp_path, monkeypatch
+    ):
         seen = set()
         plain = recipes.Recipe.of_logits
 
@@ -404,7 +411,8 @@ class TestCaPE:
             return plain(job, logits, batch)
 
         monkeypatch.setattr(recipes.Recipe, "of_logits", staticmethod(of_logits))
-        train(config("cape", epochs=epochs, recipe_options={"start": 0.5}), tmp_path, data=splits)
+        how = {"start": 0.5, "labels_every": every}
+        train(config("cape", epochs=epochs, recipe_options=how), tmp_path, data=splits)
         assert sorted(seen) == soft
 
     def test_targets_are_probabilities(self, splits, tmp_path):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from calibrant.bench import statistics
@@ -125,6 +126,8 @@ def tested(claim: Claim, results: Results) -> Outcome:
     verdict = _VERDICTS[test.decide](test, found, overall, missing)
     away = {*absent, *(method for _, method in lacking)}
     verdict = _unless_others(test, verdict, away, planned)
+    if test.decide == "count":
+        verdict = _unless_overturned(verdict, found, len(lacking))
     effect, seeds, minutes = None, None, None
     if verdict.status == OPEN:
         effect = detectable(verdict.unclear)
@@ -252,6 +255,18 @@ def _unless_others(
         return verdict
     reason = f"{verdict.reason}; but {_listed(rivals)} may be better, of which there are no runs"
     return Verdict(OPEN, reason, places=tuple(planned), rivals=len(rivals))
+
+
+def _unless_overturned(verdict: Verdict, found: Sequence[Comparison], lacking: int) -> Verdict:
+    """Open where comparisons still to come, all against it, would leave a share undecided."""
+    if verdict.status == OPEN or not lacking:
+        return verdict
+    there = len({place for one in found for place in one.places})
+    to_come = math.ceil(lacking * len(found) / there)
+    ahead = sum((one.shifted.mean > 0) == (verdict.status == HOLDS) for one in found)
+    if statistics.wilson(ahead, len(found) + to_come)[0] > 0.5:
+        return verdict
+    return replace(verdict, status=OPEN, reason=f"{verdict.reason}, which could overturn it")
 
 
 def _open_or(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ class CaPE(Recipe):
     For ``start`` of the epochs the usual labels; then, refreshed after each epoch, a row's
     target gives the class it is predicted as the accuracy of its bin of confidence (equal
     mass, on unaugmented training rows), and spreads the rest over the other classes evenly.
+    Every ``labels_every``-th epoch of these, the last among them, is one of labels again (0:
+    none is), as the authors' training alternates: targets made of predictions alone forget the
+    labels, and where rows are augmented accuracy falls with every epoch of them.
     """
 
     name = "cape"
@@ -44,13 +48,18 @@ class CaPE(Recipe):
 
     target: Tensor  # (N,K); empty while the labels are used
 
-    def __init__(self, *, num_bins: int = 15, start: float = 0.5) -> None:
+    def __init__(self, *, num_bins: int = 15, start: float = 0.8, labels_every: int = 2) -> None:
         super().__init__()
         if num_bins < 1 or not 0 <= start <= 1:
             raise InputError(
                 f"num_bins is at least 1 and start lies in [0, 1], found {num_bins!r} and {start!r}"
             )
-        self.num_bins, self.start = num_bins, start
+        if labels_every < 0 or labels_every == 1:
+            raise InputError(
+                f"labels_every is 0 (never) or at least 2, found {labels_every!r}; 1 is training "
+                "on labels alone, which is the recipe standard"
+            )
+        self.num_bins, self.start, self.labels_every = num_bins, start, labels_every
         self.register_buffer("target", torch.empty(0))
 
     def prepare(self, job: Job) -> None:
@@ -74,8 +83,14 @@ class CaPE(Recipe):
         return {"cape_accuracy": float(share.mean())}
 
     def loss(self, job: Job, batch: Batch) -> Tensor:
-        """The loss against the targets as they are now."""
-        if job.epoch < self.start * job.epochs or job.epoch == 0:  # nothing to go by yet
+        """The loss against the targets as they are now, or against the labels."""
+        if self._on_labels(job.epoch, job.epochs):
             return super().loss(job, batch)
         soft = soft_labels(self.target[batch.index], job.num_classes)
         return super().loss(job, replace(batch, target=soft))
+
+    def _on_labels(self, epoch: int, epochs: int) -> bool:
+        first = max(1, math.ceil(self.start * epochs))  # before it there is nothing to go by
+        if epoch < first or not self.labels_every:
+            return epoch < first
+        return (epochs - 1 - epoch) % self.labels_every == 0
