@@ -259,6 +259,9 @@ def test_the_count_of_comparisons():
         assert found.status == status
         assert f"ahead in {8 * kept} of {8 * kept}" in found.reason
         assert ("which could overturn it" in found.reason) == (kept == 1)
+        if kept == 1:  # 7 of 8 would show it: 4 times of 5 with this share
+            assert found.detectable == pytest.approx(0.8956, abs=1e-3)
+            assert "would have seen a share of 90%" in why(found)
     # Against it is judged the same way.
     turned = {**test, "left": test["right"], "right": test["left"]}
     assert outcome(turned, frame_of(suite, runs), suite).status == "fails"

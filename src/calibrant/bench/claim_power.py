@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from calibrant.bench.claims import Test
 
 
-def detectable(unclear: Sequence[Paired]) -> float | None:
-    """The effect that every one of the open comparisons would have shown, 4 times of 5."""
+def detectable(test: Test, unclear: Sequence[Paired]) -> float | None:
+    """The effect that every one of the open comparisons would have shown, 4 times of 5.
+
+    Of a count, the share of all comparisons.
+    """
+    if test.decide == "count":
+        return statistics.detectable_share(len(unclear)) if unclear else None
     found = [
         statistics.detectable(one.deviation, one.count)
         for one in unclear

@@ -130,7 +130,7 @@ def tested(claim: Claim, results: Results) -> Outcome:
         verdict = _unless_overturned(verdict, found, len(lacking))
     effect, seeds, minutes = None, None, None
     if verdict.status == OPEN:
-        effect = detectable(verdict.unclear)
+        effect = detectable(test, verdict.unclear)
         seeds, minutes = to_decide(results, test, verdict, lacking)
     guessed = verdict.status == OPEN and effect is None
     return Outcome(

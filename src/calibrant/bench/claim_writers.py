@@ -136,9 +136,11 @@ _STATUSES = (HOLDS, FAILS, OPEN)
 def _open(outcome: Outcome) -> list[str]:
     parts = []
     if outcome.detectable is not None:
-        seen = _number(outcome)(outcome.detectable, False)
+        seen = f"{_number(outcome)(outcome.detectable, False)}{_unit(outcome)}"
+        if outcome.claim.test.decide == "count":
+            seen = f"a share of {outcome.detectable:.0%}"
         would = f"{outcome.expected} seeds would show" if outcome.expected else "would have seen"
-        parts.append(f"{would} {seen}{_unit(outcome)}")
+        parts.append(f"{would} {seen}")
     if outcome.seeds is not None and not outcome.tested:
         parts.append(f"at least {outcome.seeds} {outcome.claim.test.pairs} are needed")
     elif outcome.seeds is not None:

@@ -227,6 +227,22 @@ def wilson(wins: int, count: int) -> tuple[float, float]:
     return middle - reach, middle + reach
 
 
+@lru_cache(maxsize=256)
+def detectable_share(count: int, *, power: float = POWER) -> float | None:
+    """The smallest share that so many comparisons show to be above a half; None: too few for any.
+
+    >>> round(detectable_share(20), 2)
+    0.8
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import binom
+
+    enough = next((wins for wins in range(count + 1) if wilson(wins, count)[0] > 0.5), None)
+    if enough is None:
+        return None
+    return float(brentq(lambda share: binom.sf(enough - 1, count, share) - power, 0.5, 1.0))
+
+
 def _deviation(values: Sequence[float], mean: float) -> float | None:
     if len(values) < 2:
         return None
