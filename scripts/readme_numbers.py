@@ -13,8 +13,9 @@ README.md and results/README.md is made from the store in ``results/``:
   settings of the blocks to show;
 - ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
 - ``runs``: how many runs the store has results of; ``suite=`` for one suite's;
-- ``combination``: what `calibrant bench combine` chooses for data and model, beside
-  cross-entropy and the lowest ECE of each paper's own methods, and whether it is below them.
+- ``combination``: what `calibrant bench combine` chooses for the settings given (data, model,
+  epochs, ...), beside cross-entropy and the lowest ECE of each paper's own methods, and whether
+  it is below them.
 
 Values with spaces are written without them: ``calibrator=temperature(objective=sb_ece)``.
 """
@@ -22,6 +23,7 @@ Values with spaces are written without them: ``calibrator=temperature(objective=
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import tempfile
@@ -47,12 +49,17 @@ class Results:
         self.sizes = {}  # runs, those among them that wait for their settings to be tuned
 
     @cached_property
-    def frame(self):
-        """Every row of the store."""
+    def store(self):
+        """The store itself."""
         from calibrant.bench.store import Store
 
         inner = self.folder / "store"
-        found = Store(inner if inner.is_dir() else self.folder).frame()
+        return Store(inner if inner.is_dir() else self.folder)
+
+    @cached_property
+    def frame(self):
+        """Every row of the store."""
+        found = self.store.frame()
         if found.empty:
             raise SystemExit(f"{self.folder} holds no results")
         return found
@@ -137,44 +144,50 @@ class Results:
 
     @cached_property
     def combinations(self):
-        """The report of every choice of a combination, by data and model."""
+        """Protocol and report of every choice of a combination."""
         from calibrant.bench.combine import choose, read_choice, report
-        from calibrant.bench.store import Store
 
-        store, found = Store(self.folder / "store"), {}
         with tempfile.TemporaryDirectory() as written:
-            for path in choose(written, store=store):
-                protocol = read_choice(path)["protocol"]
-                found.setdefault((protocol["data"], protocol["model"]), []).append(
-                    report(path, store)
-                )
-        return found
+            return [
+                (read_choice(path)["protocol"], report(path, self.store))
+                for path in choose(written, store=self.store)
+            ]
 
-    def combination(self, *, data, model="resnet18"):
+    def combination(self, **settings):
         """A table of one choice, and the verdict on it."""
         from calibrant.bench.combine import verdict
 
-        (frame,) = self.combinations[data, model]
-        lowest = frame.iloc[2:].sort_values("ece").drop_duplicates("who")
-        lines = [
-            "| | trained with | then | accuracy, % | NLL | ECE, % | by chance, % |",
-            "|---|---|---|---:|---:|---:|---:|",
+        found = [
+            frame
+            for protocol, frame in self.combinations
+            if all(str(protocol.get(name)) == value for name, value in settings.items())
         ]
-        for row in [*frame.iloc[:2].to_dict("records"), *lowest.to_dict("records")]:
-            extra = [row[name] for name in ("recipe", "average") if row[name] not in PLAIN]
-            trained = ", ".join(f"`{one}`" for one in (row["loss"], *extra))
+        if len(found) != 1:
+            raise SystemExit(f"results:combination {settings}: {len(found)} protocols fit, not one")
+        (frame,) = found
+        lowest = frame.iloc[2:].sort_values("ece").drop_duplicates("who")
+        rows = [*frame.iloc[:2].to_dict("records"), *lowest.to_dict("records")]
+        chance = any(math.isfinite(row["chance_ece"]) for row in rows)
+        heads = ["", "trained with", "then", "accuracy, %", "NLL", "ECE, %", "by chance, %"]
+        lines = [f"| {' | '.join(heads[: 6 + chance])} |", f"|{'---|' * 3}{'---:|' * (3 + chance)}"]
+        for row in rows:
+            extra = [row[name] for name in ("recipe", "average") if row[name] not in USUAL]
             then = "–" if row["calibrator"] == "none" else f"`{row['calibrator']}`"
-            chance = row["chance_ece"]
-            lines.append(
-                f"| {row['who']} | {trained} | {then} | {row['accuracy']:.2%} ± "
-                f"{row['accuracy_error']:.2%} | {row['nll']:.4f} ± {row['nll_error']:.4f} | "
-                f"{row['ece']:.2%} ± {row['ece_error']:.2%} | "
-                f"{'–' if chance != chance else f'{chance:.2%}'} |".replace("%", "")
-            )
+            by_chance = row["chance_ece"]
+            cells = [
+                row["who"],
+                ", ".join(f"`{one}`" for one in (row["loss"], *extra)),
+                then,
+                f"{100 * row['accuracy']:.2f} ± {100 * row['accuracy_error']:.2f}",
+                f"{row['nll']:.4f} ± {row['nll_error']:.4f}",
+                f"{100 * row['ece']:.2f} ± {100 * row['ece_error']:.2f}",
+                f"{100 * by_chance:.2f}" if math.isfinite(by_chance) else "–",
+            ]
+            lines.append(f"| {' | '.join(cells[: 6 + chance])} |")
         return "\n" + "\n".join(lines) + f"\n\n{verdict(frame)}\n"
 
 
-PLAIN = ("standard", "none")  # a recipe and an average that are not worth a word
+USUAL = ("standard", "none")  # a recipe and an average not worth a word
 KINDS = ("value", "table", "claims", "runs", "combination")
 
 

@@ -54,7 +54,7 @@ def test_the_verdict_is_against_every_paper():
     assert "No method of the five papers" in verdict(frame(0.006, 0.03))
     assert "by chance" not in told
     floor = frame(0.004, 0.03, 0.02, 0.005).assign(chance_ece=0.0048)
-    assert verdict(floor).endswith("its ECE would be 0.48% by chance alone.")
+    assert verdict(floor).endswith("it would show 0.48% on average, by chance.")
 
 
 def test_settings_that_came_later_do_not_part_older_runs_from_newer():

@@ -169,4 +169,6 @@ def test_a_combination_is_told_beside_each_paper(script, tmp_path):
     assert lines[2].endswith("| – |")
     assert len(lines) == 3
     assert "0.40%, is below that of every method of the five papers" in told
-    assert "its ECE would be 0.46% by chance alone" in told
+    assert "it would show 0.46% on average, by chance" in told
+    with pytest.raises(SystemExit, match="0 protocols fit, not one"):
+        script.Results(tmp_path).combination(data="cifar100")

@@ -124,6 +124,17 @@ def test_before_and_after_a_calibrator():
     assert entries(made)["acls"][2].mean.mean == pytest.approx(0.012)
 
 
+@pytest.mark.parametrize("metric", ["chance_ece", "mean_entropy"])
+def test_what_has_no_better_way_marks_none(metric):
+    suite = small()
+    values = {(name, "none", metric): [0.1 + k, 0.11 + k, 0.1 + k] for k, name in enumerate(CLEAR)}
+    made = table(suite, frame_of(suite, values), metric)
+    assert not any(row[0].best or row[0].told is not None for row in entries(made).values())
+    assert "↓" not in made.to_markdown()
+    assert higher_is_better("chance_ece(num_bins=15)") is None
+    assert canonical("chance_ece(num_bins=15)") == "chance_ece"
+
+
 def test_higher_is_better_for_accuracy():
     suite = small()
     values = {

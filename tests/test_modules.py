@@ -35,6 +35,7 @@ def test_there_is_one_class_for_every_metric():
     assert modules.Accuracy.higher_is_better is True
     assert modules.OODAUROC.higher_is_better is True
     assert modules.ECE.higher_is_better is False
+    assert modules.MeanEntropy.higher_is_better is None
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -128,7 +129,7 @@ def test_a_collection_shares_states_between_metrics(device):
     for name, found in collection.compute().items():
         assert close(found, value(name, logits, labels)), name
     groups = [set(group) for group in collection.compute_groups.values()]
-    assert {"ece", "mce"} in groups
+    assert {"ece", "mce", "chance_ece"} in groups
     assert {"classwise_ece", "marginal_ece", "brier_calibration"} in groups
     assert any({"adaptive_ece", "ks_error", "aurc", "failure_auroc"} <= group for group in groups)
     forward = collection(logits.to(device), labels.to(device))

@@ -94,7 +94,7 @@ def figures_of(recipe, splits, folder, **settings):
         ("mixup", {"recipe_options": {"alpha": 1.0}}),
         ("mc_dropout", {}),
         ("cape", {"recipe_options": {"start": 0.1}}),
-        ("cape", {"recipe_options": {"start": 0.5, "labels_every": 0}}),
+        ("cape", {"recipe_options": {"start": 0.5, "targets_every": 1}}),
         ("vtst", {"recipe_options": {}}),
         ("tst", {"recipe_options": {"epochs": 10, "head": "linear"}}),
         ("plp", {"recipe_options": {"start": 0.3, "share": 0.9}}),
@@ -177,7 +177,7 @@ def test_unknown_recipes_and_options():
         ("plp", {"start": 1.0}, "start"),
         ("balcal", {"delta": 0.0}, "delta"),
         ("cape", {"num_bins": 0}, "num_bins"),
-        ("cape", {"labels_every": 1}, "labels_every"),
+        ("cape", {"targets_every": 0}, "targets_every"),
         ("vtst", {"samples": 0}, "samples"),
         ("mc_dropout", {"rate": 1.0}, "rate"),
         ("interleaved", {"interleave": "often"}, "always or auto"),
@@ -391,13 +391,13 @@ class TestCaPE:
     def test_targets_change_half_way(self, splits, tmp_path):
         run = train(config("cape", epochs=6, recipe_options={"start": 0.5}), tmp_path, data=splits)
         told = ["cape_accuracy" in line for line in run.metrics]
-        assert told == [False, False, True, True, True, True]
+        assert told == [False, False, True, False, True, False]
         target = run.weights()["recipe.target"]
         assert target.shape == (400, 10)
 
     @pytest.mark.parametrize(
         ("epochs", "every", "soft"),
-        [(6, 0, [3, 4, 5]), (4, 0, [2, 3]), (2, 0, [1]), (6, 2, [4]), (8, 3, [5, 6])],
+        [(6, 1, [3, 4, 5]), (4, 1, [2, 3]), (2, 1, [1]), (6, 2, [3, 5]), (8, 3, [4, 7])],
     )
     def test_targets_are_used_from_then_on(
         self, epochs, every, soft, splits, tmp_path, monkeypatch
@@ -411,9 +411,13 @@ class TestCaPE:
             return plain(job, logits, batch)
 
         monkeypatch.setattr(recipes.Recipe, "of_logits", staticmethod(of_logits))
-        how = {"start": 0.5, "labels_every": every}
+        how = {"start": 0.5, "targets_every": every}
         train(config("cape", epochs=epochs, recipe_options=how), tmp_path, data=splits)
         assert sorted(seen) == soft
+
+    def test_an_epoch_must_be_left_for_targets(self, splits, tmp_path):
+        with pytest.raises(InputError, match=r"begin after 1 of 1 epochs.*earlier start"):
+            train(config("cape", epochs=1), tmp_path, data=splits)
 
     def test_targets_are_probabilities(self, splits, tmp_path):
         run = train(config("cape", epochs=6), tmp_path, data=splits)

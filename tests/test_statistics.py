@@ -228,6 +228,25 @@ def test_comparison_finds_the_sharper_model_worse_and_its_accuracy_the_same():
     assert "better in nll" in comparison.headline
 
 
+def test_what_has_no_better_way_has_no_winner():
+    plain, sharp = some_predictions(2000), some_predictions(2000, sharpness=3.0)
+    comparison = compare(plain, sharp, metrics=["ece", "mean_entropy", "chance_ece"])
+    for name in ("mean_entropy", "chance_ece"):
+        assert comparison[name].high < 0
+        assert comparison[name].winner == "neither"
+
+
+def test_chance_is_of_the_same_bins_as_the_error():
+    predictions = some_predictions(500)
+    few, many = (
+        evaluate(predictions, metrics=["ece", "chance_ece"], num_bins=bins) for bins in (5, 50)
+    )
+    assert many["chance_ece"].value == pytest.approx(
+        float(metrics.chance_ece(predictions.array, predictions.labels, num_bins=50))
+    )
+    assert many["chance_ece"].value > 2 * few["chance_ece"].value
+
+
 def test_paired_intervals_are_narrower_than_unpaired_ones():
     a = some_predictions(2000)
     noise = np.random.default_rng(1).normal(scale=0.05, size=a.array.shape).astype(np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -62,6 +62,28 @@ def comparisons(test: Test, results: Results) -> Iterator[Comparison]:
                         yield _compared(
                             test, results, cell, _metric(test, test.left, place), one, two
                         )
+
+
+def planned_comparisons(test: Test, results: Results) -> int:
+    """How many comparisons a claim comes to once the suite is whole."""
+    count = 0
+    for cell in results.cells:
+        if not is_about(test, results, cell):
+            continue
+        here = {method for place, method in results.planned if place == cell}
+        one, two = (_expected(test, side, results, here) for side in (test.left, test.right))
+        count += sum(_meet(test, left, right) for left in one for right in two)
+    return count * max(len(test.metrics), len(test.left.metrics))
+
+
+def _expected(test: Test, side: Side, results: Results, here: Container[str]) -> list[Entry]:
+    entries: list[Entry] = [
+        (method, calibrator, {})
+        for calibrator in side.calibrators
+        for method in _methods(test, side, results)
+        if method in here
+    ]
+    return entries[:1] if side.best else entries
 
 
 def _meet(test: Test, left: Entry, right: Entry) -> bool:

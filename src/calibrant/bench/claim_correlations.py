@@ -27,7 +27,8 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     """
     from scipy.stats import t
 
-    from calibrant.bench.claim_tests import FAILS, HOLDS, OPEN, Outcome
+    from calibrant.bench.claim_tests import Outcome
+    from calibrant.bench.claim_verdicts import FAILS, HOLDS, OPEN
 
     test, name = claim.test, results.suite.name
     first, second = test.metrics

@@ -12,7 +12,7 @@ from calibrant.bench.costs import minutes_for, minutes_missing
 from calibrant.bench.statistics import FEWEST, Paired
 
 if TYPE_CHECKING:
-    from calibrant.bench.claim_tests import Verdict
+    from calibrant.bench.claim_verdicts import Verdict
     from calibrant.bench.claims import Test
 
 
@@ -70,19 +70,21 @@ def to_decide(
     results: Results, test: Test, verdict: Verdict, lacking: Sequence[tuple[Cell, str]]
 ) -> tuple[int | None, float | None]:
     """Seeds in all, and GPU minutes for those we lack, that would decide the effects seen."""
+    if verdict.others:
+        return None, None
+    if not verdict.unclear:
+        return None, minutes_missing(results, verdict.places or lacking)
     waiting = minutes_missing(results, lacking)
-    if verdict.rivals:
-        methods = {method for _, method in verdict.places}
-        every = minutes_for(results, verdict.places, FEWEST)  # of all methods there are
-        return FEWEST, None if every is None else every * verdict.rivals / len(methods)
+    if test.decide == "count" and lacking:
+        return None, waiting
     needed = [
         FEWEST
         if one.deviation is None or not one.tested
         else statistics.seeds_needed(one.mean, one.deviation)
         for one in verdict.unclear
     ]
-    if not needed or any(one is None for one in needed):
-        return None, waiting if not needed else None
+    if any(one is None for one in needed):
+        return None, None
     most = max(one for one in needed if one is not None)
     lack = max(most - min(one.count for one in verdict.unclear), 1)
     more = minutes_for(results, verdict.places, 1)

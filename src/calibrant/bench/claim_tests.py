@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from calibrant.bench import statistics
-from calibrant.bench.cells import Cell, Results
+from calibrant.bench.cells import Results
 from calibrant.bench.claim_comparisons import (
     Comparison,
     absence,
     comparisons,
     is_about,
     methods_of,
+    planned_comparisons,
 )
 from calibrant.bench.claim_power import detectable, expected, minutes_of, seeds_of, to_decide
+from calibrant.bench.claim_verdicts import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    Verdict,
+    listed,
+    unless_others,
+    unless_overturned,
+)
 from calibrant.bench.statistics import FEWEST, LEVEL, Paired
 
 if TYPE_CHECKING:
     from calibrant.bench.claims import Claim, Test
-
-HOLDS, FAILS, OPEN = "holds", "fails", "not decided"
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Outcome:
     absent: tuple[str, ...] = ()  # methods of the claim that the suite does not have
     detectable: float | None = None  # the effect our runs would have shown, 4 times of 5
     expected: int | None = None  # so many seeds would show that, by the spread of other runs
+    elsewhere: bool = False  # only a suite with more methods could decide it
     seeds: int | None = None  # in all, that would decide the effect seen; None: not known
     minutes: float | None = None  # of the GPU, for what lacks; None: not known
 
@@ -75,17 +83,6 @@ class Outcome:
         """Comparisons decided for left, against it, and open, each by itself."""
         stands = [stand(one.shifted) for one in self.comparisons]
         return stands.count(1), stands.count(-1), stands.count(0)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Holds, fails or not decided, why, and the differences that would have to be clearer."""
-
-    status: str
-    reason: str
-    unclear: tuple[Paired, ...] = ()
-    places: tuple[tuple[Cell, str], ...] = ()  # the runs to be repeated with more seeds
-    rivals: int = 0  # methods without runs that could change it
 
 
 def tested(claim: Claim, results: Results) -> Outcome:
@@ -124,15 +121,14 @@ def tested(claim: Claim, results: Results) -> Outcome:
         )
     overall = _overall(test, found)
     verdict = _VERDICTS[test.decide](test, found, overall, missing)
-    away = {*absent, *(method for _, method in lacking)}
-    verdict = _unless_others(test, verdict, away, planned)
+    verdict = unless_others(test, verdict, {*absent, *untuned}, lacking)
     if test.decide == "count":
-        verdict = _unless_overturned(verdict, found, len(lacking))
+        verdict = unless_overturned(verdict, found, planned_comparisons(test, results) - len(found))
     effect, seeds, minutes = None, None, None
     if verdict.status == OPEN:
         effect = detectable(test, verdict.unclear)
         seeds, minutes = to_decide(results, test, verdict, lacking)
-    guessed = verdict.status == OPEN and effect is None
+    guessed = verdict.status == OPEN and effect is None and not verdict.others
     return Outcome(
         claim,
         results.suite.name,
@@ -148,6 +144,7 @@ def tested(claim: Claim, results: Results) -> Outcome:
         absent=absent,
         detectable=expected(results, test, metric, planned) if guessed else effect,
         expected=seeds_of(results, planned) if guessed else None,
+        elsewhere=verdict.others,
         seeds=seeds,
         minutes=minutes,
     )
@@ -175,10 +172,10 @@ def _known(results: Results) -> set[str]:
 
 def _why_none(test: Test, results: Results, absent: Sequence[str], untuned: Collection[str]) -> str:
     if untuned:
-        return f"settings are still to be tuned of {_listed(sorted(untuned))}"
+        return f"settings are still to be tuned of {listed(sorted(untuned))}"
     if _complete(test, results):
         return "no figures yet"
-    return f"{results.suite.name} does not have {_listed(absent)}"
+    return f"{results.suite.name} does not have {listed(absent)}"
 
 
 def _overall(test: Test, found: Sequence[Comparison]) -> Paired:
@@ -226,7 +223,8 @@ def _every(
         if p is not None and stand(one.shifted, p) < 0
     ]
     if lost:
-        return Verdict(FAILS, f"against it: {_listed([one.name for one in lost])}")
+        reason = f"against it: {listed([one.name for one in lost])}"
+        return Verdict(FAILS, reason, by=tuple(lost))
     return _open_or(HOLDS, 1, found, missing)
 
 
@@ -241,32 +239,8 @@ def _some(
         if p is not None and stand(one.shifted, p) > 0
     ]
     if won:
-        return Verdict(HOLDS, f"seen in {_listed([one.name for one in won])}")
+        return Verdict(HOLDS, f"seen in {listed([one.name for one in won])}", by=tuple(won))
     return _open_or(FAILS, -1, found, missing)
-
-
-def _unless_others(
-    test: Test, verdict: Verdict, away: Collection[str], planned: Sequence[tuple[Cell, str]]
-) -> Verdict:
-    """Open where a side picks its best and lost, while some it could pick have no runs."""
-    side = {FAILS: test.left, HOLDS: test.right}.get(verdict.status)
-    rivals = [one for one in side.methods if one in away] if side and side.best else []
-    if not rivals:
-        return verdict
-    reason = f"{verdict.reason}; but {_listed(rivals)} may be better, of which there are no runs"
-    return Verdict(OPEN, reason, places=tuple(planned), rivals=len(rivals))
-
-
-def _unless_overturned(verdict: Verdict, found: Sequence[Comparison], lacking: int) -> Verdict:
-    """Open where comparisons still to come, all against it, would leave a share undecided."""
-    if verdict.status == OPEN or not lacking:
-        return verdict
-    there = len({place for one in found for place in one.places})
-    to_come = math.ceil(lacking * len(found) / there)
-    ahead = sum((one.shifted.mean > 0) == (verdict.status == HOLDS) for one in found)
-    if statistics.wilson(ahead, len(found) + to_come)[0] > 0.5:
-        return verdict
-    return replace(verdict, status=OPEN, reason=f"{verdict.reason}, which could overturn it")
 
 
 def _open_or(
@@ -274,12 +248,11 @@ def _open_or(
 ) -> Verdict:
     open_ones = [one for one in found if stand(one.shifted) != side]
     if not open_ones and not missing:
-        return Verdict(
-            status, f"all of {len(found)} comparisons{' come out against it' * (side < 0)}"
-        )
+        reason = f"all of {len(found)} comparisons{' come out against it' * (side < 0)}"
+        return Verdict(status, reason, by=tuple(found))
     reason = f"{len(open_ones)} of {len(found)} comparisons are not clear"
     if missing:
-        reason += f"; no runs yet of {_listed(missing)}"
+        reason += f"; no runs yet of {listed(missing)}"
     untested = sum(not one.shifted.tested for one in open_ones)
     if untested:
         reason += f"; {untested} have fewer than {FEWEST} seeds"
@@ -303,11 +276,12 @@ def _mean(
     if test.pairs == "settings" and overall.count < kept:
         reason += f" in {overall.count} settings"
     if missing:
-        reason += f", without runs of {_listed(missing)}"
+        reason += f", without runs of {listed(missing)}"
     if not shifted.tested:
         reason += f"; {shifted.count} pair{'s' * (shifted.count != 1)} are too few to test"
     status = {1: HOLDS, -1: FAILS, 0: OPEN}[stand(shifted)]
-    return Verdict(status, reason, (shifted,), tuple(p for one in found for p in one.places))
+    places = tuple(place for one in found for place in one.places)
+    return Verdict(status, reason, (shifted,), places, tuple(found))
 
 
 def _count(
@@ -317,11 +291,14 @@ def _count(
     wins = sum(one.shifted.mean > 0 for one in found)
     low, high = statistics.wilson(wins, len(found))
     reason = f"ahead in {wins} of {len(found)} (95% interval of the share: {low:.0%} to {high:.0%})"
+    few = sum(not one.shifted.tested for one in found)
+    if few and test.pairs == "seeds":
+        reason += f", {few} by fewer than {FEWEST} seeds"
     if missing:
-        reason += f", without runs of {_listed(missing)}"
+        reason += f", without runs of {listed(missing)}"
     status = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
     places = tuple(place for one in found for place in one.places)
-    return Verdict(status, reason, tuple(one.shifted for one in found), places)
+    return Verdict(status, reason, tuple(one.shifted for one in found), places, tuple(found))
 
 
 _VERDICTS = {"every": _every, "some": _some, "mean": _mean, "count": _count}
@@ -341,8 +318,3 @@ def moved(paired: Paired, margin: float) -> Paired:
         p = 2 * float(t.sf(abs(mean) / error, paired.count - 1))
     ends = (paired.low + margin, paired.high + margin)
     return Paired(mean, paired.count, paired.deviation, *ends, p)
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    shown = "; ".join(names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

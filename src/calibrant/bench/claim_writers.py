@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from calibrant.bench.claim_tests import FAILS, HOLDS, OPEN, Outcome
+from calibrant.bench.claim_tests import Outcome
+from calibrant.bench.claim_verdicts import FAILS, HOLDS, OPEN
 from calibrant.bench.figures import label, number, parts_of, unit
 from calibrant.bench.published import PAPERS
 
@@ -147,6 +148,8 @@ def _open(outcome: Outcome) -> list[str]:
         parts.append(f"{outcome.seeds} {outcome.claim.test.pairs} would decide it")
     elif outcome.begun and outcome.minutes is None and outcome.detectable is not None:
         parts.append("more than 1,000 seeds would be needed for an effect as small as the one seen")
+        return parts
+    if outcome.elsewhere:
         return parts
     if outcome.minutes is None:
         parts.append("GPU minutes not known, no such run is timed")

@@ -5,14 +5,16 @@ A claim is a comparison: ``left`` has a better figure than ``right``. Its test s
 - ``metric``: one or several; the better way is the metric's own unless ``better`` says;
 - ``left``, ``right``: the sides, each any of ``method``, ``calibrator``, ``part`` and
   ``metric``, one or several. Every left is compared with every right. ``pick: best`` takes
-  the one of several methods with the best figure on validation rows;
+  the one of several methods with the best figure on validation rows; what it loses so stays
+  open while one it could pick has no runs;
 - ``method``: methods that both sides share, ``"*"`` being all of the suite: each is compared
   with itself, as before and after a calibrator;
 - ``zip: true``: the first left with the first right, and so on, not every one with every one;
 - ``only``: the settings the claim is about, such as ``{data: cifar10}``;
 - ``margin``: how much worse left may be, and ``ratio``: left against so many times right;
 - ``decide``: ``every`` comparison must come out for left (the default), their ``mean``,
-  ``some`` comparison, or the ``count`` of those that do, against half of them;
+  ``some`` comparison, or the ``count`` of those that do, against half of them, which stays
+  open while comparisons to come could turn it;
 - ``pairs``: ``seeds`` (the default), or ``settings``, where every comparison is one pair;
 - or ``correlation``: two metrics that go together over methods and ``calibrator``s, and
   ``against``, a third that goes with the second less.

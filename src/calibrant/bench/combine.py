@@ -247,7 +247,7 @@ def verdict(found: pd.DataFrame) -> str:
     )
     chance = chosen.get(BY_CHANCE, math.nan)
     if math.isfinite(chance):
-        text += f" Were it perfectly calibrated, its ECE would be {chance:.2%} by chance alone."
+        text += f" Perfectly calibrated it would show {chance:.2%} on average, by chance."
     return text
 
 

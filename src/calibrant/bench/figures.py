@@ -66,6 +66,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "classwise_ece": {"num_bins": 15, "order": 1, "binning": "width"},
     "marginal_ece": {"num_bins": 15, "order": 2, "binning": "width", "class_reduction": "mean"},
     "mce": {"num_bins": 15, "binning": "width"},
+    "chance_ece": {"num_bins": 15},
     "sweep_ece": {"order": 2},
     "temperature": {"objective": "nll"},
 }
@@ -110,9 +111,8 @@ def higher_is_better(metric: str) -> bool | None:
     name = parts_of(metric)[0]
     if name in OTHERS:
         return OTHERS[name][1]
-    if name not in METRICS or name == "mean_entropy":
-        return None
-    return measure(name).better == "higher"
+    better = measure(name).better if name in METRICS else "neither"
+    return None if better == "neither" else better == "higher"
 
 
 def label(metric: str) -> str:

@@ -229,7 +229,7 @@ def wilson(wins: int, count: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def detectable_share(count: int, *, power: float = POWER) -> float | None:
-    """The smallest share that so many comparisons show to be above a half; None: too few for any.
+    """The share that so many comparisons show to be above a half, 4 times of 5; None: too few.
 
     >>> round(detectable_share(20), 2)
     0.8

@@ -36,7 +36,7 @@ class Threshold(NamedTuple):
                 f"{'ece=0.05' if above else 'accuracy=0.9'}"
             )
         better = measure(name).better
-        if above != (better == "lower"):
+        if better != "neither" and above != (better == "lower"):
             other = cls(name, limit, not above).option
             raise InputError(f"{name} is better {better}: use {other} {name}={number}")
         return cls(name, limit, above)

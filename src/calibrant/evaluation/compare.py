@@ -49,12 +49,12 @@ class Difference:
     low: float
     high: float
     p_value: float
-    better: str  # which direction is better, "lower" or "higher"
+    better: str  # which direction is better, "lower", "higher" or "neither"
 
     @property
     def winner(self) -> str:
-        """ "a" or "b" where the interval excludes 0, else "neither"."""
-        if self.low <= 0 <= self.high:
+        """ "a" or "b" where one is better and the interval excludes 0, else "neither"."""
+        if self.low <= 0 <= self.high or self.better == "neither":
             return "neither"
         return "b" if (self.difference < 0) == (self.better == "lower") else "a"
 

@@ -185,6 +185,7 @@ _BINNED = {
     "classwise_ece",
     "marginal_ece",
     "debiased_ece",
+    "chance_ece",
     "brier_calibration",
     "brier_refinement",
 }

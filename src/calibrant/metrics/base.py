@@ -101,7 +101,7 @@ class Measure:
     name: str
     states: tuple[Callable[[], State], ...]
     compute: Callable[..., Tensor]
-    better: Literal["lower", "higher"] = "lower"
+    better: Literal["lower", "higher", "neither"] = "lower"
     kind: Literal["mean", "selective", "calibration", "other"] = "other"
     cells: Callable[[Any], Tensor] | None = None
     error: Callable[[Tensor], Tensor] | None = None

@@ -107,7 +107,9 @@ def brier_measure() -> Measure:
 
 def mean_entropy_measure() -> Measure:
     """Mean entropy of the predicted distribution, in nats."""
-    return Measure("mean_entropy", (partial(MeanState, "entropy"),), MeanState.mean, kind="mean")
+    return Measure(
+        "mean_entropy", (partial(MeanState, "entropy"),), MeanState.mean, "neither", "mean"
+    )
 
 
 def classwise_nll_std_measure() -> Measure:

@@ -85,7 +85,7 @@ METRICS: dict[str, Entry] = {
     "chance_ece": Entry(
         toplabel.chance_ece_measure,
         "Calibration error by chance",
-        "the ECE that perfect calibration would show on so many rows; less cannot be told",
+        "the mean ECE of perfect calibration on so many rows; as low cannot be told from it",
     ),
     "kde_ece": Entry(
         kernel.kde_ece_measure,

@@ -73,7 +73,7 @@ def debiased_ece_measure(*, num_bins: int = 15, order: float = 2, binning: str =
 def chance_ece_measure(*, num_bins: int = 15) -> Measure:
     """The ECE that perfect calibration would show."""
     state, cells = _cells("width", num_bins)
-    return Measure("chance_ece", (state,), lambda seen: chance_error(cells(seen)))
+    return Measure("chance_ece", (state,), lambda seen: chance_error(cells(seen)), "neither")
 
 
 def _fine(state: RankState) -> Tensor:
@@ -208,8 +208,9 @@ def chance_ece(
     """The ECE that perfect calibration would show on these rows, on average: what chance leaves.
 
     Were a prediction of confidence c right with chance c, the accuracy of a bin would still miss
-    its confidence, the more so the fewer rows it has. An ECE near this is as good as rows can tell.
-    Labels count only in that ignored rows are left out.
+    its confidence, the more so the fewer rows it has: an ECE about as low cannot be told from
+    perfect. Made of the confidences alone, and so of use where these are about right: too high
+    ones make it too low. Labels count only in that ignored rows are left out.
     """
     measure = chance_ece_measure(num_bins=num_bins)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)

@@ -22,7 +22,7 @@ RECIPES: dict[str, tuple[str, str, str]] = {
     "vtst": ("stage_two", "VTST", "a variational head on frozen features"),
     "plp": ("plp", "LayerPeeling", "layers frozen from the top down; for calibrating afterwards"),
     "balcal": ("balcal", "BalCAL", "a linear head balanced against a fixed simplex one"),
-    "cape": ("cape", "CaPE", "labels replaced by the accuracy of their bin"),
+    "cape": ("cape", "CaPE", "labels replaced by the accuracy of their bin, every second epoch"),
     "deep_ensemble": ("ensemble", "DeepEnsemble", "a yardstick: the mean of several networks"),
     "mc_dropout": ("dropout", "MCDropout", "a yardstick: the mean of answers with dropout on"),
 }

@@ -35,43 +35,46 @@ def bin_accuracies(confidence: Tensor, correct: Tensor, num_bins: int) -> Tensor
 class CaPE(Recipe):
     """Confidence trained toward empirical accuracy (CaPE-bin, Liu et al. 2022).
 
-    For ``start`` of the epochs the usual labels; then, refreshed after each epoch, a row's
-    target gives the class it is predicted as the accuracy of its bin of confidence (equal
-    mass, on unaugmented training rows), and spreads the rest over the other classes evenly.
-    Every ``labels_every``-th epoch of these, the last among them, is one of labels again (0:
-    none is), as the authors' training alternates: targets made of predictions alone forget the
-    labels, and where rows are augmented accuracy falls with every epoch of them.
+    For ``start`` of the epochs the usual labels; from then on every ``targets_every``-th epoch
+    has targets in their place: a row's target gives the class it is predicted as the accuracy
+    of its bin of confidence (equal mass, on unaugmented training rows), and spreads the rest
+    over the other classes evenly. Targets are made anew for each such epoch.
+
+    With ``targets_every=1`` they are all there is: made of predictions alone they forget the
+    labels, and where rows are augmented accuracy falls with every epoch. The authors go on from
+    a network stopped early, with five epochs of labels to one of targets (6).
     """
 
     name = "cape"
     dense = False
 
-    target: Tensor  # (N,K); empty while the labels are used
+    target: Tensor  # (N,K); zeros before the first is made
 
-    def __init__(self, *, num_bins: int = 15, start: float = 0.8, labels_every: int = 2) -> None:
+    def __init__(self, *, num_bins: int = 15, start: float = 0.8, targets_every: int = 2) -> None:
         super().__init__()
-        if num_bins < 1 or not 0 <= start <= 1:
+        if num_bins < 1 or not 0 <= start < 1 or targets_every < 1:
             raise InputError(
-                f"num_bins is at least 1 and start lies in [0, 1], found {num_bins!r} and {start!r}"
+                "num_bins and targets_every are at least 1 and start lies in [0, 1), found "
+                f"{num_bins!r}, {targets_every!r} and {start!r}"
             )
-        if labels_every < 0 or labels_every == 1:
-            raise InputError(
-                f"labels_every is 0 (never) or at least 2, found {labels_every!r}; 1 is training "
-                "on labels alone, which is the recipe standard"
-            )
-        self.num_bins, self.start, self.labels_every = num_bins, start, labels_every
+        self.num_bins, self.start, self.targets_every = num_bins, start, targets_every
         self.register_buffer("target", torch.empty(0))
 
     def prepare(self, job: Job) -> None:
         """Make room for the targets, of the shape a checkpoint will have."""
         if not isinstance(job.train, Images):
             raise InputError("cape gives every training row a target: give the data as Images")
+        if self._first(job) >= job.epochs:
+            raise InputError(
+                f"cape's targets begin after {self._first(job)} of {job.epochs} epochs, and none "
+                "is left for them: train for longer, or give an earlier start"
+            )
         shape = (len(job.train), job.num_classes)
         self.target = torch.zeros(shape, device=job.device)
 
     def after_epoch(self, job: Job) -> dict[str, float]:
-        """Refresh the targets."""
-        if job.epoch < self.start * job.epochs:
+        """Make the targets of the epoch to come, where it has some."""
+        if not self._has_targets(job):
             return {}
         assert isinstance(job.train, Images)
         logits, labels = job.predict(job.train)
@@ -83,14 +86,16 @@ class CaPE(Recipe):
         return {"cape_accuracy": float(share.mean())}
 
     def loss(self, job: Job, batch: Batch) -> Tensor:
-        """The loss against the targets as they are now, or against the labels."""
-        if self._on_labels(job.epoch, job.epochs):
+        """The loss against the targets, or against the labels."""
+        if not self._has_targets(job):
             return super().loss(job, batch)
         soft = soft_labels(self.target[batch.index], job.num_classes)
         return super().loss(job, replace(batch, target=soft))
 
-    def _on_labels(self, epoch: int, epochs: int) -> bool:
-        first = max(1, math.ceil(self.start * epochs))  # before it there is nothing to go by
-        if epoch < first or not self.labels_every:
-            return epoch < first
-        return (epochs - 1 - epoch) % self.labels_every == 0
+    def _first(self, job: Job) -> int:
+        return max(1, math.ceil(self.start * job.epochs))  # before it there is nothing to go by
+
+    def _has_targets(self, job: Job) -> bool:
+        """Whether the epoch at hand, or to come, has targets."""
+        since = job.epoch - self._first(job)
+        return 0 <= since < job.epochs - self._first(job) and since % self.targets_every == 0
