@@ -150,8 +150,12 @@ def targets(root: Path) -> list[str]:
     """The files to change, below src/calibrant."""
     package = root / "src" / "calibrant"
     losses = [path for path in (package / "losses").glob("*.py") if path.name != "__init__.py"]
-    ranks = (package / "functional").glob("soft_rank*.py")
-    files = [*losses, *(path for path in ranks if "triton" not in path.name)]
+    shared = [
+        path
+        for name in ("soft_rank*", "kernels")
+        for path in (package / "functional").glob(f"{name}.py")
+    ]
+    files = [*losses, *(path for path in shared if "triton" not in path.name)]
     return sorted(path.relative_to(package).as_posix() for path in files)
 
 

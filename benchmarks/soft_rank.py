@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.functional import soft_rank as module
 from calibrant.functional import soft_rank_pooling
-from calibrant.functional.soft_rank import soft_rank
+from calibrant.functional import soft_ranks as module
 from calibrant.functional.soft_rank_pooling import centre_on_device, pool_on_device
+from calibrant.functional.soft_ranks import soft_rank
 from calibrant.losses.r_aurc import r_aurc
 from harness import Contestant, machine, milliseconds, race, share_of_others, shown, table, versions
 

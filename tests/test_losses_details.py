@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 
 import pytest
@@ -239,3 +240,42 @@ def test_probabilities_of_another_shape_are_called_probabilities():
         InputError, match=r"want class probabilities of shape \(3, 4\), found \(3, 5\)"
     ):
         losses.get("brier")(logits, torch.full((3, 5), 0.2))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda z, y: losses.label_smoothing(z, y, smoothing=2.0), r"smoothing lies in \[0, 1\]"),
+        (lambda z, y: losses.flsd(z, y, threshold=-1.0), "threshold is a probability"),
+        (lambda z, y: losses.get("flsd", threshold=float("nan")), "threshold is a probability"),
+        (lambda z, y: losses.get("acls", lambda1=float("nan")), "finite, found nan"),
+        (lambda z, y: acls(z, y, lambda2=float("inf")), "finite, found 0.1 and inf"),
+    ],
+)
+def test_options_are_checked_wherever_they_are_given(call, says):
+    with pytest.raises(InputError, match=says):
+        call(*batch())
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("acls", (16, 5)),
+        ("acls", (2, 5, 4, 3)),
+        ("acls(condition='none')", (512, 6)),
+        ("flsd+0.3*acls", (24, 6)),
+        ("flsd+0.3*cpc", (24, 6)),
+    ],
+)
+def test_gradients_survive_the_compiler(text, shape):
+    """With few classes torch's own compiler lost what `max` and `gather` send back."""
+    loss = losses.get(text)
+    draw = torch.Generator().manual_seed(1)
+    logits = 6 * torch.randn(shape, generator=draw)
+    labels = torch.randint(shape[1], (shape[0], *shape[2:]), generator=draw)
+    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss(mine, labels).backward()
+    torch._dynamo.reset()
+    torch.compile(loss, fullgraph=True, dynamic=False)(theirs, labels).backward()
+    assert (mine.grad - theirs.grad).abs().max() < 1e-5 * mine.grad.abs().max()

@@ -294,6 +294,21 @@ def test_options_that_cannot_be(options, says):
         kde_ece(logits, labels, **options)
 
 
+def test_rows_that_do_not_count_have_no_say_in_the_bandwidth():
+    """The likelihood of a bandwidth is that of the other rows alone."""
+    draw = torch.Generator().manual_seed(0)
+    own = torch.softmax(4 * torch.randn(12, 4, generator=draw, dtype=torch.float64), 1)
+    flat = torch.softmax(0.1 * torch.randn(30, 4, generator=draw, dtype=torch.float64), 1)
+    points, counts = torch.cat((flat, own)), torch.arange(42) >= 30
+    widths = torch.tensor([0.001, 0.05, 0.5], dtype=torch.float64)
+    found = kernels.loo_log_likelihood(points, kernels.log_points(points), widths, counts)
+    alone = kernels.loo_log_likelihood(own, kernels.log_points(own), widths)
+    assert torch.allclose(found, alone, rtol=1e-10)
+    assert not torch.allclose(
+        kernels.loo_log_likelihood(points, kernels.log_points(points), widths), alone
+    )
+
+
 def test_dense_rows_are_refused():
     labels = torch.zeros(2, 4, dtype=torch.int64)
     with pytest.raises(InputError, match=r"\(N,K\), found \(2, 3, 4\)"):

@@ -287,6 +287,7 @@ class TestEdges:
             ({"temperature": math.nan}, "temperature > 0"),
             ({"num_bins": 0}, "num_bins >= 1"),
             ({"order": 0.5}, "order >= 1"),
+            ({"order": math.inf}, "finite order"),
         ],
     )
     def test_bad_options(self, options, says):

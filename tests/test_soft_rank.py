@@ -13,14 +13,14 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from calibrant.functional import soft_rank as module
 from calibrant.functional import soft_rank_pooling
 from calibrant.functional import soft_rank_triton as kernels
 from calibrant.functional import soft_rank_triton_fused as fused
+from calibrant.functional import soft_ranks as module
 from calibrant.functional.errors import InputError
-from calibrant.functional.soft_rank import hard_rank, soft_rank
 from calibrant.functional.soft_rank_pooling import centre_on_device, pool_on_device
 from calibrant.functional.soft_rank_rows import centre_on_host, pool_on_host
+from calibrant.functional.soft_ranks import hard_rank, soft_rank
 from reference import soft_rank as reference
 
 STRENGTHS = [0.01, 0.05, 0.3, 1.0, 7.0]
@@ -407,7 +407,7 @@ def test_kernels_that_do_not_run_are_left_alone_and_said_so(name, monkeypatch):
 INTERPRETED = """
 import torch
 from contextlib import nullcontext
-from calibrant.functional import soft_rank as module
+from calibrant.functional import soft_ranks as module
 from calibrant.functional import soft_rank_triton_fused as fused
 from calibrant.functional.soft_rank_rows import centre_on_host, pool_on_host
 from calibrant.functional.soft_rank_triton import centre_by_kernel, pool_by_kernel

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, Input, Rows, batch_value, pick, row_mean, rows_of
+from calibrant.losses.common import (
+    IGNORED,
+    Input,
+    Rows,
+    batch_value,
+    largest,
+    pick,
+    row_mean,
+    rows_of,
+)
 from calibrant.losses.history import CorrectnessHistory, gaps, right_now
 from calibrant.losses.mbls import beyond, check_margin
 
@@ -77,19 +88,19 @@ def penalties(
     seen: Tensor | None = None,
 ) -> Tensor:
     """What `acls` is the mean of: a number a row."""
-    _check(margin, form, adaptive, condition)
-    largest, predicted = rows.logits.max(1)
-    held = largest if form == "paper" else largest.detach()
+    _check(margin, lambda1, lambda2, form, adaptive, condition)
+    top, predicted = largest(rows.logits)
+    held = top if form == "paper" else top.detach()
     gaps_below = held.unsqueeze(1) - rows.logits
     others = _penalty(gaps_below, margin, adaptive, condition)
     total = others.sum(1)
     if form != "paper":
-        far = torch.relu(largest) if condition == "margin" else largest
+        far = torch.relu(top) if condition == "margin" else top
         own = _penalty(far, margin, adaptive, condition)
     elif condition == "margin":  # the smallest logit's is the largest of the penalties
-        own = others.max(1).values
+        own = largest(others)[0]
     else:
-        own = _penalty(gaps_below.max(1).values, margin, adaptive, condition)
+        own = _penalty(largest(gaps_below)[0], margin, adaptive, condition)
     if condition != "margin":  # where the term of ŷ itself, a gap of −M, is not 0
         total = total - pick(others, predicted)
     share = lambda2 if class_sum else lambda2 / (rows.logits.shape[1] - 1)
@@ -116,8 +127,12 @@ def _misranked(rows: Rows, right: Tensor | None, seen: Tensor | None) -> Tensor:
     return (history * rise < 0).to(confidence.dtype)
 
 
-def _check(margin: float, form: str, adaptive: bool, condition: str) -> None:
+def _check(
+    margin: float, lambda1: float, lambda2: float, form: str, adaptive: bool, condition: str
+) -> None:
     check_margin(margin)
+    if not (math.isfinite(lambda1) and math.isfinite(lambda2)):
+        raise InputError(f"lambda1 and lambda2 are finite, found {lambda1!r} and {lambda2!r}")
     if form not in FORMS:
         raise InputError(f"form is {' or '.join(FORMS)}, found {form!r}")
     if condition not in CONDITIONS:
@@ -153,7 +168,7 @@ class ACLS(SecondaryLoss):
         **common: Unpack[Reduced],
     ) -> None:
         super().__init__(**common)
-        _check(margin, form, adaptive, condition)
+        _check(margin, lambda1, lambda2, form, adaptive, condition)
         self.margin, self.lambda1, self.lambda2 = margin, lambda1, lambda2
         self.form, self.class_sum = form, class_sum
         self.adaptive, self.condition = adaptive, condition

@@ -55,7 +55,7 @@ class Rows:
     def top(self) -> tuple[Tensor, Tensor]:
         """The largest ln p and its class ŷ, a number a row."""
         if self._top is None:
-            values, classes = self.log_probs.max(1)
+            values, classes = largest(self.log_probs)
             self._top = values, classes
         return self._top
 
@@ -125,7 +125,28 @@ def at_least_float32(input: Tensor) -> Tensor:
 
 def pick(table: Tensor, index: Tensor) -> Tensor:
     """table[n, index[n]] along the classes: a number a row."""
+    if torch.compiler.is_compiling():
+        return torch.where(is_place(table, index), table, 0).sum(1)
     return table.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def largest(table: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row and its place, to which its gradient goes."""
+    if torch.compiler.is_compiling():
+        place = table.detach().argmax(1)
+        return pick(table, place), place
+    value, place = table.max(1)
+    return value, place
+
+
+def is_place(table: Tensor, index: Tensor) -> Tensor:
+    """1[k = index[n]], of the table's shape.
+
+    What is compiled has this in place of `gather` and `max`, whose gradients are scattered:
+    for a few classes torch 2.13's compiler reads what they scatter before it is written.
+    """
+    classes = torch.arange(table.shape[1], device=table.device)
+    return classes.reshape(1, -1, *[1] * (table.ndim - 2)) == index.unsqueeze(1)
 
 
 def expected(rows: Rows, value: Callable[[Tensor], Tensor], weight: Tensor | None = None) -> Tensor:
@@ -161,6 +182,8 @@ def label_table(rows: Rows) -> Tensor:
     """1[k = y] or the soft labels, of the shape of the logits."""
     if rows.soft is not None:
         return rows.soft
+    if torch.compiler.is_compiling():
+        return is_place(rows.logits, rows.places).to(rows.logits.dtype)
     table = torch.zeros_like(rows.logits)
     return table.scatter(1, rows.places.unsqueeze(1), 1.0)
 
@@ -169,6 +192,8 @@ def less_labels(table: Tensor, rows: Rows) -> Tensor:
     """A table of the shape of the logits less 1[k = y] or the soft labels, without another one."""
     if rows.soft is not None:
         return table - rows.soft
+    if torch.compiler.is_compiling():
+        return table - label_table(rows)
     place = rows.places.unsqueeze(1)
     return table.scatter_add(1, place, table.new_full((), -1.0).expand_as(place))
 

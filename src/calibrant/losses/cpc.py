@@ -12,7 +12,15 @@ from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
-from calibrant.losses.common import IGNORED, Input, Rows, batch_value, row_mean, rows_of
+from calibrant.losses.common import (
+    IGNORED,
+    Input,
+    Rows,
+    batch_value,
+    label_table,
+    row_mean,
+    rows_of,
+)
 
 # Pairs held at once: what a core's cache holds, or enough to keep a device busy.
 _PAIRS = 1 << 18
@@ -42,7 +50,9 @@ def cpc(
     classes = rows.logits.shape[1]
     first = lambda1 / (classes - 1)
     second = lambda2 / ((classes - 1) * (classes - 2)) if classes > 2 else 0.0
-    values = _hard(rows, first, second) if rows.soft is None else _soft(rows, first, second)
+    # Compiled, labels are taken as probabilities: see `is_place`.
+    hard = rows.soft is None and not torch.compiler.is_compiling()
+    values = _hard(rows, first, second) if hard else _soft(rows, first, second)
     return batch_value(row_mean(values, rows), rows, reduction)
 
 
@@ -58,8 +68,8 @@ def _hard(rows: Rows, first: float, second: float) -> Tensor:
 
 def _soft(rows: Rows, first: float, second: float) -> Tensor:
     """−ln σ(z_k−z_l) weighs first·q_k + second·(1 − q_k − q_l): a part of k less a part of l."""
-    assert rows.soft is not None
-    own, other = first * rows.soft + second * (1 - rows.soft), second * rows.soft
+    share = label_table(rows)
+    own, other = first * share + second * (1 - share), second * share
     values: Tensor = _PairSum.apply(rows.logits, own, other)  # type: ignore[no-untyped-call]
     return values
 

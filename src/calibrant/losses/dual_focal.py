@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.common import IGNORED, Input, expected, largest, reduce, rows_of
 from calibrant.losses.focal import check_gamma, power
 
 
@@ -43,7 +43,7 @@ def dual_focal(
 def _below(log_probs: Tensor, log_true: Tensor) -> Tensor:
     """The largest p_k strictly below p_y: a number a row, 0 where there is none."""
     lower = log_probs.where(log_probs < log_true.unsqueeze(1), -torch.inf)
-    return lower.max(1).values.exp()
+    return largest(lower)[0].exp()
 
 
 def _all_below(log_probs: Tensor) -> Tensor:

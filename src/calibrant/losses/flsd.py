@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from calibrant.functional.errors import InputError
 from calibrant.losses.base import Common, PrimaryLoss
 from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
 from calibrant.losses.focal import check_gamma, power
@@ -33,6 +34,7 @@ def flsd(
     """
 
     check_gamma(gamma_below, gamma_above)
+    _check(threshold)
     least = -math.log(threshold) if threshold > 0 else math.inf  # −ln p_y where p_y < threshold
 
     def value(cost: Tensor) -> Tensor:
@@ -41,6 +43,11 @@ def flsd(
 
     rows = rows_of(input, target, ignore_index)
     return reduce(expected(rows, value, weight), rows, reduction, weight)
+
+
+def _check(threshold: float) -> None:
+    if not 0 <= threshold <= 1:
+        raise InputError(f"threshold is a probability, in [0, 1], found {threshold!r}")
 
 
 class SampleDependentFocal(PrimaryLoss):
@@ -59,6 +66,7 @@ class SampleDependentFocal(PrimaryLoss):
         super().__init__(**common)
         check_gamma(gamma_below, gamma_above)
         self.gamma_below, self.gamma_above = gamma_below, gamma_above
+        _check(threshold)
         self.threshold = threshold
 
     def forward(self, input: Input, target: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ def label_smoothing(
     Class-probability targets take the place of the onehot. ``weight`` weighs a sample by its
     class, where `torch.nn.CrossEntropyLoss` weighs the classes of the smoothed label.
     """
+    _check(smoothing)
     rows = rows_of(input, target, ignore_index)
     log_true = -expected(rows, lambda cost: cost)
     values = rows.kept(smoothed(log_true, rows.log_probs.mean(1), smoothing))
@@ -36,6 +37,11 @@ def smoothed(log_true: Tensor, log_mean: Tensor, smoothing: float) -> Tensor:
     return torch.sub(-(1.0 - smoothing) * log_true, log_mean, alpha=smoothing)
 
 
+def _check(smoothing: float) -> None:
+    if not 0 <= smoothing <= 1:
+        raise InputError(f"smoothing lies in [0, 1], found {smoothing!r}")
+
+
 class LabelSmoothing(PrimaryLoss):
     """See `label_smoothing`."""
 
@@ -43,8 +49,7 @@ class LabelSmoothing(PrimaryLoss):
 
     def __init__(self, *, smoothing: float = 0.05, **common: Unpack[Common]) -> None:
         super().__init__(**common)
-        if not 0 <= smoothing <= 1:
-            raise InputError(f"smoothing lies in [0, 1], found {smoothing!r}")
+        _check(smoothing)
         self.smoothing = smoothing
 
     def forward(self, input: Input, target: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.functional.errors import InputError
-from calibrant.functional.soft_rank import hard_rank as rank_without_gradient
-from calibrant.functional.soft_rank import soft_rank
+from calibrant.functional.soft_ranks import hard_rank as rank_without_gradient
+from calibrant.functional.soft_ranks import soft_rank
 from calibrant.losses.base import Common, PrimaryLoss
 from calibrant.losses.common import (
     IGNORED,

@@ -124,9 +124,10 @@ def _check(form: str, over: str, num_bins: int, temperature: float, order: float
         raise InputError(f"form is bin or label, found {form!r}")
     if over not in ("top", "classes"):
         raise InputError(f"over is top or classes, found {over!r}")
-    if not (temperature > 0 and num_bins >= 1 and num_bins == int(num_bins) and order >= 1):
+    whole = num_bins >= 1 and num_bins == int(num_bins)
+    if not (temperature > 0 and whole and 1 <= order < float("inf")):
         raise InputError(
-            f"sb_ece needs temperature > 0, a whole num_bins >= 1 and order >= 1, found "
+            f"sb_ece needs temperature > 0, a whole num_bins >= 1 and a finite order >= 1, found "
             f"{temperature!r}, {num_bins!r} and {order!r}"
         )
 
