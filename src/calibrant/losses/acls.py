@@ -131,7 +131,7 @@ def _check(
     margin: float, lambda1: float, lambda2: float, form: str, adaptive: bool, condition: str
 ) -> None:
     check_margin(margin)
-    if not (math.isfinite(lambda1) and math.isfinite(lambda2)):
+    if not (abs(lambda1) < math.inf and abs(lambda2) < math.inf):
         raise InputError(f"lambda1 and lambda2 are finite, found {lambda1!r} and {lambda2!r}")
     if form not in FORMS:
         raise InputError(f"form is {' or '.join(FORMS)}, found {form!r}")
