@@ -17,23 +17,19 @@ from torch.nn import functional as F
 
 from calibrant import losses, models
 
-# What is compiled: nothing; the loss; the loss as CUDA graphs, torch.compile's "reduce-overhead";
-# the network and the loss, each by itself; both as CUDA graphs, as `compile: true` does in
-# training on one card. Cross-entropy is torch's own, compiled
-# where the network is. In the last two the whole step is one CUDA graph, replayed: the host starts
-# it and no kernel, so what is measured is the card's time, however busy the host.
+# What is done for speed: nothing; the loss by `losses.graphed`, as training does unless it
+# compiles; the loss compiled; network and loss compiled into CUDA graphs, as `compile: true` does
+# in training on one card. Cross-entropy is torch's own, compiled where the network is. In the
+# last the whole step is one CUDA graph, replayed: the host starts it and no kernel, so what is
+# measured is the card's time, however busy the host.
 SETTINGS = {
     "eager": "network and loss eager",
+    "graphed": "network eager, loss by `losses.graphed`, as in training",
     "loss": "network eager, loss compiled",
-    "loss_graphed": "network eager, loss compiled into CUDA graphs",
-    "compiled": "network and loss compiled",
-    "engine": "network and loss compiled into CUDA graphs, as in the engine",
+    "engine": "network and loss compiled into CUDA graphs, as in training with `compile: true`",
     "graph": "network and loss eager, one CUDA graph",
-    "loss_graph": "network eager, loss compiled, one CUDA graph",
 }
-WHOLE = ("compiled", "engine")  # settings that compile the network
-GRAPHED = ("engine", "loss_graphed")  # by torch.compile
-CUDA_ONLY = (*GRAPHED, "graph", "loss_graph")  # the last two by a capture of the whole step
+CUDA_ONLY = ("graphed", "engine", "graph")
 STEPS = 20  # in a block
 LEAD_IN = 3  # steps before a block's time is taken
 FEWEST_ROUNDS = 3
@@ -55,7 +51,16 @@ def caller(loss: torch.nn.Module, rows: int, device: torch.device) -> Callable:
 
 def mode(setting: str) -> str | None:
     """The mode of torch.compile."""
-    return "reduce-overhead" if setting in GRAPHED else None
+    return "reduce-overhead" if setting == "engine" else None
+
+
+def as_set(name: str, setting: str, batch: int, device: torch.device) -> Callable:
+    """The loss as this setting calls it."""
+    loss = trainable(name, batch).to(device)
+    if setting == "graphed":
+        return caller(losses.graphed(loss), batch, device)
+    call = caller(loss, batch, device)
+    return call if setting in ("eager", "graph") else compiled(name, call, batch, setting)
 
 
 def compiled(name: str, call: Callable, rows: int, setting: str) -> Callable:
@@ -80,16 +85,15 @@ class Stepper:
         self.device = device
         self._graphs: dict[Callable, torch.cuda.CUDAGraph] | None = None
         self._pool = None
-        self._marks = setting in GRAPHED
+        self._marks = setting == "engine"
         if setting in CUDA_ONLY and device.type != "cuda":
             raise ValueError(f"setting {setting!r} needs a CUDA device, not {device}")
-        if setting in ("graph", "loss_graph"):
+        if setting == "graph":
             self._graphs, self._pool = {}, torch.cuda.graph_pool_handle()
         if device.type == "cuda":
             torch.backends.cudnn.benchmark = True
         net = models.build(network, 100).to(device, memory_format=torch.channels_last)
-        whole = setting in WHOLE
-        self.net = torch.compile(net, mode=mode(setting)) if whole else net
+        self.net = torch.compile(net, mode=mode(setting)) if setting == "engine" else net
         self.optimizer = torch.optim.SGD(
             net.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, nesterov=True
         )
@@ -161,7 +165,7 @@ def whole_steps(
     """Milliseconds and overheads of every loss; ``save`` is given what there is, each round."""
     stepper = Stepper(network, setting, device, batch)
     plain: Callable = F.cross_entropy
-    if setting in WHOLE:
+    if setting == "engine":
         plain = compiled("torch", F.cross_entropy, batch, setting)
     begun = time.perf_counter()
     for _ in range(5):
@@ -169,8 +173,7 @@ def whole_steps(
     found: dict = {"batch": batch, "steps": steps, "setting": setting, "losses": {}}
     calls: dict[str, Callable] = {}
     for name in names:
-        call = caller(trainable(name, batch).to(device), batch, device)
-        call = call if setting in ("eager", "graph") else compiled(name, call, batch, setting)
+        call = as_set(name, setting, batch, device)
         try:
             stepper.step(call)
             stepper.step(call)

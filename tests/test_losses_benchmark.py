@@ -150,7 +150,7 @@ def test_compiled_losses_keep_their_own_graphs():
 
     first = losses_steps.compiled("one", lambda logits, labels: logits.sum(), 2, "loss")
     second = losses_steps.compiled("two", lambda logits, labels: logits.sum(), 2, "loss")
-    assert losses_steps.compiled("one", None, 2, "compiled") is first is not second
+    assert losses_steps.compiled("one", None, 2, "loss") is first is not second
     # As CUDA graphs it is another thing.
     assert (
         losses_steps.compiled("one", lambda logits, labels: logits.sum(), 2, "engine") is not first

@@ -19,6 +19,7 @@ from calibrant.losses.cross_entropy import CrossEntropy, cross_entropy
 from calibrant.losses.dual_focal import DualFocal, dual_focal
 from calibrant.losses.flsd import SampleDependentFocal, flsd
 from calibrant.losses.focal import Focal, focal
+from calibrant.losses.graphed import Graphed, graphed
 from calibrant.losses.history import CorrectnessHistory
 from calibrant.losses.inverse_focal import InverseFocal, inverse_focal
 from calibrant.losses.kde_ece import KernelECE, kde_ece
@@ -44,6 +45,7 @@ __all__ = [
     "CrossEntropy",
     "DualFocal",
     "Focal",
+    "Graphed",
     "InverseFocal",
     "KernelECE",
     "LabelSmoothing",
@@ -71,6 +73,7 @@ __all__ = [
     "flsd",
     "focal",
     "get",
+    "graphed",
     "inverse_focal",
     "kde_ece",
     "label_smoothing",

@@ -62,7 +62,9 @@ def make_job(
     )
     if config.compile:
         torch.compiler.reset()  # graphs of earlier runs in this process fill a small store
-    job.criterion = _CompiledLoss(job.loss, config, device) if config.compile else job.loss
+    # On a card what is not compiled is a graph of its own; elsewhere it is the loss as it is.
+    called_loss = _CompiledLoss(job.loss, config, device) if config.compile else None
+    job.criterion = called_loss or losses.graphed(job.loss)
     job.recipe.to(device)
     job.recipe.prepare(job)
     job.network.to(device=device, memory_format=form)  # type: ignore[call-overload]
@@ -107,8 +109,8 @@ class _CompiledLoss:
                 f"the compiler failed on the loss {self._name}, which is not compiled then ({why})",
                 stacklevel=2,
             )
-            self._call = self._loss
-            value = self._loss(*given, **named)
+            self._call = losses.graphed(self._loss)
+            value = self._call(*given, **named)
         return value
 
 

@@ -1,0 +1,191 @@
+"""A loss as a CUDA graph gives what the loss gives, whatever the caller does with it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+
+from calibrant import losses
+from calibrant.functional.errors import InputError
+from calibrant.losses.registry import PRIMARY, SECONDARY
+
+NAMES = [*PRIMARY, *SECONDARY]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def batch(rows=64, classes=10, seed=0, device="cuda", dtype=torch.float32):
+    how = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(rows, classes, generator=how)
+    labels = torch.randint(classes, (rows,), generator=how)
+    return logits.to(device, dtype).requires_grad_(), labels.to(device)
+
+
+def call(loss, logits, target):
+    index = torch.arange(len(logits), device=logits.device)
+    return loss(logits, target, index=index) if loss.needs_index else loss(logits, target)
+
+
+def gradient(value, logits):
+    (found,) = torch.autograd.grad(value, logits, retain_graph=True)
+    return found
+
+
+def same(left, right):
+    """But for the order in which threads of the card add numbers up."""
+    rtol = 1e-2 if left.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(left, right, rtol=rtol, atol=1e-7)
+
+
+class TestWithoutACard:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_loss_is_called_as_it_is(self, name):
+        logits, target = batch(device="cpu")
+        plain, wrapped = (losses.get(name, num_samples=64) for _ in range(2))
+        value = call(losses.graphed(wrapped), logits, target)
+        expected = call(plain, logits, target)
+        assert value == expected
+        assert torch.equal(gradient(value, logits), gradient(expected, logits))
+
+    def test_rows_and_targets_are_checked(self):
+        loss = losses.graphed(losses.get("crl", num_samples=4))
+        assert loss.needs_index
+        with pytest.raises(InputError, match="which each row is"):
+            loss(*batch(device="cpu"))
+        assert not losses.graphed(losses.Focal()).needs_index
+
+    def test_copies_and_state(self):
+        loss = losses.graphed(losses.get("crl", num_samples=64))
+        call(loss, *batch(device="cpu"))
+        again = copy.deepcopy(loss)
+        assert torch.equal(
+            again.state_dict()["loss.secondaries.0.history.counts"],
+            loss.loss.secondaries[0].history.counts,
+        )
+        assert again.loss.secondaries[0].history.counts[1].sum() == 64
+
+
+@needs_cuda
+class TestOnACard:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+    @pytest.mark.parametrize("name", [*NAMES, "focal+0.5*s_avuc", "flsd+0.1*acls"])
+    def test_values_and_gradients_of_every_batch(self, name, dtype):
+        plain, wrapped = (losses.get(name, num_samples=64).cuda() for _ in range(2))
+        loss = losses.graphed(wrapped)
+        for seed, rows in enumerate((64, 64, 32, 64)):  # a last batch is smaller
+            logits, target = batch(rows, seed=seed, dtype=dtype)
+            value, expected = call(loss, logits, target), call(plain, logits, target)
+            assert value.dtype == expected.dtype
+            same(value, expected)
+            same(gradient(value, logits), gradient(expected, logits))
+        assert len(loss._graphs) == 2
+        assert None not in loss._graphs.values()
+        for mine, other in zip(wrapped.buffers(), plain.buffers(), strict=True):
+            assert torch.equal(mine, other)  # memory is as if no graph had been made
+
+    def test_several_calls_before_a_backward_and_values_kept(self):
+        loss, plain = losses.graphed(losses.get("acls")), losses.get("acls")
+        batches = [batch(seed=seed) for seed in range(3)]
+        values = [loss(*one) for one in batches]
+        (values[0] + 3 * values[1] + values[2]).backward()
+        for factor, (logits, target), value in zip((1, 3, 1), batches, values, strict=True):
+            expected = plain(logits, target)
+            same(value, expected)
+            same(logits.grad, factor * gradient(expected, logits))
+
+    def test_a_backward_repeated_is_the_same(self):
+        logits, target = batch()
+        value = losses.graphed(losses.get("mmce"))(logits, target)
+        first = gradient(2 * value, logits)
+        assert torch.equal(first, gradient(2 * value, logits))
+        (slope,) = torch.autograd.grad(value, logits, create_graph=True)
+        with pytest.raises(RuntimeError, match="twice"):
+            slope.sum().backward()
+
+    def test_probabilities_weights_and_ignored_rows(self):
+        weight = torch.linspace(0.5, 1.5, 10)
+        plain = losses.Focal(weight=weight).cuda()
+        loss = losses.graphed(plain)
+        logits, target = batch()
+        soft = torch.softmax(torch.randn(64, 10, device="cuda"), 1)
+        some = target.clone()
+        some[::3] = -100
+        for given in (target, soft, some):
+            value, expected = loss(logits, given), plain(logits, given)
+            same(value, expected)
+            same(gradient(value, logits), gradient(expected, logits))
+        assert len(loss._graphs) == 2  # which rows are ignored is read anew
+        plain.weight.fill_(1.0)
+        same(loss(logits, target), losses.Focal()(logits, target))
+
+    def test_options_changed_are_seen(self):
+        loss = losses.graphed(losses.Focal(gamma=2.0))
+        logits, target = batch()
+        loss(logits, target)
+        loss.loss.gamma = 0.0
+        same(loss(logits, target), torch.nn.functional.cross_entropy(logits, target))
+
+    def test_what_has_no_graph_is_computed_as_it_is(self):
+        logits, target = batch()
+        rows = losses.graphed(losses.Focal(reduction="none"))
+        assert rows(logits, target).shape == (64,)
+        assert list(rows._graphs.values()) == [None]
+        loss = losses.graphed(losses.Focal(), most=1)
+        with torch.no_grad():
+            same(loss(logits, target), losses.Focal()(logits, target))
+        assert not loss._graphs
+        for count in (64, 32, 16):
+            logits, target = batch(count)
+            same(loss(logits, target), losses.Focal()(logits, target))
+        assert len(loss._graphs) == 1
+
+    def test_a_loss_that_reads_values_back_is_told_and_computed(self):
+        class Reads(torch.nn.Module):
+            def forward(self, input, target):
+                return torch.nn.functional.cross_entropy(input, target) * float(input.new_ones(()))
+
+        logits, target = batch()
+        loss = losses.graphed(Reads())
+        with pytest.warns(UserWarning, match="no CUDA graph can be made of Reads"):
+            value = loss(logits, target)
+        same(value, torch.nn.functional.cross_entropy(logits, target))
+        same(loss(logits, target), value)  # and the card is well
+        other = losses.graphed(losses.Brier())
+        same(other(logits, target), losses.Brier()(logits, target))
+
+    def test_dense_logits_autocast_and_a_thread_beside(self):
+        draw = torch.Generator().manual_seed(0)
+        logits = torch.randn(2, 5, 16, 16, generator=draw).cuda()
+        logits = logits.to(memory_format=torch.channels_last).requires_grad_()
+        target = torch.randint(5, (2, 16, 16), generator=draw).cuda()
+        loss, plain = losses.graphed(losses.get("sb_ece")), losses.get("sb_ece")
+        stop = threading.Event()
+
+        def pins():
+            while not stop.is_set():
+                torch.ones(1000).pin_memory()
+
+        beside = threading.Thread(target=pins)
+        beside.start()
+        try:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                value, expected = loss(logits, target), plain(logits, target)
+        finally:
+            stop.set()
+            beside.join()
+        assert None not in loss._graphs.values()
+        same(value, expected)
+        same(gradient(value, logits), gradient(expected, logits))
+
+    def test_no_host_waits_once_captured(self):
+        loss = losses.graphed(losses.get("r_aurc"))
+        logits, target = batch()
+        loss(logits, target).backward()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss(logits, target).backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
