@@ -253,6 +253,23 @@ def test_it_compiles_to_one_graph_and_still_records():
         assert torch.equal(other.history.counts, plain.history.counts)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_ranks_as_the_cpu_does():
+    here = CorrectnessRanking(num_samples=9)
+    there = CorrectnessRanking(num_samples=9).cuda()
+    for seed in range(4):
+        rows, labels, _ = batch(seed=seed)
+        labels[seed] = -100
+        mine, theirs = rows.clone().requires_grad_(), rows.cuda().requires_grad_()
+        expected = here(mine, labels, index=torch.arange(9))
+        found = there(theirs, labels.cuda(), index=torch.arange(9, device="cuda"))
+        expected.backward()
+        found.backward()
+        torch.testing.assert_close(found.cpu(), expected)
+        torch.testing.assert_close(theirs.grad.cpu(), mine.grad)
+        assert torch.equal(there.history.counts.cpu(), here.history.counts)
+
+
 def test_defaults_and_what_it_says_of_itself():
     logits, labels, _ = batch()
     ce = torch.nn.functional.cross_entropy(logits, labels)

@@ -11,6 +11,7 @@ import torch
 from calibrant import losses
 from calibrant.functional.errors import InputError
 from calibrant.losses import acls, compose, cross_entropy, focal
+from calibrant.losses.registry import PRIMARY, SECONDARY
 
 K = 4
 
@@ -266,16 +267,40 @@ def test_options_are_checked_wherever_they_are_given(call, says):
         ("acls(condition='none')", (512, 6)),
         ("flsd+0.3*acls", (24, 6)),
         ("flsd+0.3*cpc", (24, 6)),
+        ("crl", (24, 6)),
     ],
 )
 def test_gradients_survive_the_compiler(text, shape):
     """With few classes torch's own compiler lost what `max` and `gather` send back."""
-    loss = losses.get(text)
-    draw = torch.Generator().manual_seed(1)
-    logits = 6 * torch.randn(shape, generator=draw)
-    labels = torch.randint(shape[1], (shape[0], *shape[2:]), generator=draw)
-    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    loss(mine, labels).backward()
+    survives(text, shape, "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("classes", [5, 10, 100])
+@pytest.mark.parametrize("text", [*PRIMARY, *SECONDARY, "flsd+0.3*acls", "flsd+0.3*cpc"])
+def test_gradients_survive_the_compiler_of_a_gpu(text, classes):
+    survives(text, (512, classes), "cuda", mode="reduce-overhead")
+
+
+def survives(text, shape, device, **how):
+    """A compiled loss has the values, gradients and memory of the loss, batch after batch."""
+    plain, other = (losses.get(text, num_samples=shape[0]).to(device) for _ in range(2))
     torch._dynamo.reset()
-    torch.compile(loss, fullgraph=True, dynamic=False)(theirs, labels).backward()
-    assert (mine.grad - theirs.grad).abs().max() < 1e-5 * mine.grad.abs().max()
+    compiled = torch.compile(other, fullgraph=True, dynamic=False, **how)
+    draw = torch.Generator().manual_seed(1)
+    extra = {"index": torch.arange(shape[0], device=device)} if plain.needs_index else {}
+    for _ in range(4):
+        logits = (6 * torch.randn(shape, generator=draw)).to(device)
+        labels = torch.randint(shape[1], (shape[0], *shape[2:]), generator=draw).to(device)
+        some = torch.rand(labels.shape, generator=draw).to(device) < 0.5
+        labels = torch.where(some, logits.argmax(1), labels)  # half are right
+        mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+        expected = plain(mine, labels, **extra)
+        expected.backward()
+        torch.compiler.cudagraph_mark_step_begin()
+        value = compiled(theirs, labels, **extra)
+        value.backward()
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
+        assert (mine.grad - theirs.grad).abs().max() < 1e-5 * mine.grad.abs().max()
+        for one, two in zip(plain.buffers(), other.buffers(), strict=True):
+            assert torch.equal(one, two)

@@ -77,7 +77,10 @@ class CorrectnessHistory(nn.Module):
         """Count these samples as seen, and as right where ``correct``, in rows that count."""
         seen = torch.ones_like(correct) if counts is None else counts
         more = torch.stack((correct & seen, seen)).to(self.counts.dtype)
-        self.counts.index_add_(1, index, more)
+        if torch.compiler.is_compiling():
+            _add_opaque(self.counts, index, more)
+        else:
+            self.counts.index_add_(1, index, more)
 
     @torch.no_grad()
     def synchronize(self, group: Any = None) -> None:
@@ -115,7 +118,73 @@ def gaps(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> tup
 
     Where either was never seen the history has nothing to say, and h_i − h_j is 0.
     """
+    if torch.compiler.is_compiling():
+        past = _past_opaque(confidence.detach(), right, seen, counts)
+        return past, _rise_opaque(confidence, counts)
     pair = partners(counts)
+    return _past(confidence, right, seen, pair), _rise(confidence, pair)
+
+
+def _past(confidence: Tensor, right: Tensor, seen: Tensor, pair: Tensor) -> Tensor:
     rate = right.to(confidence.dtype) / seen  # NaN where never seen, and so is what it is less
-    history = (rate - rate.gather(0, pair)).nan_to_num(0.0, 0.0, 0.0)
-    return history, confidence - confidence.gather(0, pair)
+    return (rate - rate.gather(0, pair)).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _rise(confidence: Tensor, pair: Tensor) -> Tensor:
+    return confidence - confidence.gather(0, pair)
+
+
+# What follows is opaque to torch.compile. Of the same steps torch 2.11's compiler made code for
+# GPUs whose gradient was some per cent off with 10 classes or fewer.
+@torch.library.custom_op(
+    "calibrant::past",
+    mutates_args=(),
+    schema="(Tensor confidence, Tensor right, Tensor seen, Tensor counts) -> Tensor",
+)
+def _past_opaque(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> Tensor:
+    return _past(confidence, right, seen, partners(counts))
+
+
+@torch.library.custom_op(
+    "calibrant::rise", mutates_args=(), schema="(Tensor confidence, Tensor counts) -> Tensor"
+)
+def _rise_opaque(confidence: Tensor, counts: Tensor) -> Tensor:
+    return _rise(confidence, partners(counts))
+
+
+@torch.library.custom_op(
+    "calibrant::rise_gradient", mutates_args=(), schema="(Tensor slope, Tensor counts) -> Tensor"
+)
+def _rise_gradient(slope: Tensor, counts: Tensor) -> Tensor:
+    return slope.scatter_add(0, partners(counts), -slope)
+
+
+@torch.library.custom_op(
+    "calibrant::record",
+    mutates_args=("table",),
+    schema="(Tensor(a!) table, Tensor index, Tensor more) -> ()",
+)
+def _add_opaque(table: Tensor, index: Tensor, more: Tensor) -> None:
+    table.index_add_(1, index, more)
+
+
+@_past_opaque.register_fake
+def _(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> Tensor:
+    return torch.empty_like(confidence)
+
+
+@_rise_opaque.register_fake
+@_rise_gradient.register_fake
+def _(values: Tensor, counts: Tensor) -> Tensor:
+    return torch.empty_like(values)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+    return _rise_gradient(slope, *ctx.saved_tensors), None
+
+
+_rise_opaque.register_autograd(_backward, setup_context=_save)
