@@ -12,6 +12,9 @@ README.md and results/README.md is made from the store in ``results/``:
 - ``table``: suite, and metrics, methods, calibrators, part (lists with ``;``), down, and the
   settings of the blocks to show;
 - ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
+- ``claim``: id; whether it holds, or with ``what=share`` in how many comparisons, as ``7 of 9``;
+- ``best``: suite, metric, calibrator: in how many rows this one of the suite's calibrators has the
+  best mean, as ``7 of 9``;
 - ``runs``: how many runs the store has results of; ``suite=`` for one suite's;
 - ``combination``: what `calibrant bench combine` chooses for the settings given (data, model,
   epochs, ...), beside cross-entropy and the lowest ECE of each paper's own methods, and whether
@@ -132,6 +135,36 @@ class Results:
         chosen = [one for one in self.outcomes if paper in (None, one.claim.paper)]
         return summary(chosen) if paper is None else f"\n{markdown(chosen).strip()}\n"
 
+    def claim(self, *, id, what="status"):
+        """What is said of one claim."""
+        found = {
+            one.status if what == "status" else "".join(re.findall(r"\d+ of \d+", one.reason)[:1])
+            for one in self.outcomes
+            if one.claim.id == id
+        }
+        if len(found) != 1 or "" in found:
+            raise SystemExit(f"results:claim id={id} what={what}: {sorted(found) or 'none'} found")
+        return found.pop()
+
+    def best(self, *, suite, metric, calibrator):
+        """How often a calibrator has the best mean, of those the suite names."""
+        from calibrant.bench.cells import results
+        from calibrant.bench.figures import canonical, higher_is_better
+        from calibrant.bench.statistics import mean_of
+
+        whole = self.suite(suite)
+        found = results(whole, self.frame)
+        asked = {canonical(name) for _, spec in whole.specs for name in spec.calibrators}
+        means = {}
+        for name in sorted(asked):
+            for place, runs in found.values(metric, calibrator=name).items():
+                means.setdefault(place, {})[name] = mean_of(list(runs.values())).mean
+        pick = max if higher_is_better(metric) else min
+        if calibrator not in asked or not means:
+            raise SystemExit(f"results:best: no {metric} of {calibrator} in {suite}")
+        won = sum(pick(row, key=row.__getitem__) == calibrator for row in means.values())
+        return f"{won} of {len(means)}"
+
     def runs(self, *, suite=None):
         """How many runs there are."""
         from calibrant.bench.cells import results
@@ -188,7 +221,7 @@ class Results:
 
 
 USUAL = ("standard", "none")  # a recipe and an average not worth a word
-KINDS = ("value", "table", "claims", "runs", "combination")
+KINDS = ("value", "table", "claims", "claim", "best", "runs", "combination")
 
 
 def _fits(found, cell, settings):

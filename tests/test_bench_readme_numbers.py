@@ -90,6 +90,34 @@ def test_the_kinds_of_numbers(script, root):
     assert read(root) == before
 
 
+def test_claims_and_calibrators_are_counted(script, root, monkeypatch):
+    page(
+        root,
+        "<!-- results:best suite=small metric=ece calibrator=temperature --><!-- /results -->|"
+        "<!-- results:claim id=one --><!-- /results -->|"
+        "<!-- results:claim id=one what=share --><!-- /results -->",
+    )
+
+    class Outcome:
+        def __init__(self, name, status, reason):
+            self.claim = type("Claim", (), {"id": name})
+            self.status, self.reason = status, reason
+
+    told = [Outcome("one", "holds", "ahead in 7 of 9 (and 2 of 3)"), Outcome("two", "fails", "")]
+    monkeypatch.setattr(script.Results, "outcomes", told)
+    script.main(["--root", str(root)])
+    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:3]]
+    assert found == ["1 of 1", "holds", "7 of 9"]  # acls alone has figures after a temperature
+    for wrong, says in (
+        ("claim id=two what=share", "id=two what=share"),
+        ("claim id=three", "none found"),
+        ("best suite=small metric=ece calibrator=vector", "no ece of vector in small"),
+    ):
+        page(root, f"<!-- results:{wrong} --><!-- /results -->")
+        with pytest.raises(SystemExit, match=says):
+            script.main(["--root", str(root)])
+
+
 def test_mistakes_are_told(script, root):
     page(root, "<!-- results:value suite=small method=none metric=ece --><!-- /results -->")
     with pytest.raises(SystemExit, match="0 figures are none"):

@@ -145,6 +145,14 @@ def test_memory_and_waits_are_told():
     assert "`cpc` 2,000 MiB at 256x1000 (target: under 1,024 MiB, missed)" in text
 
 
+def test_the_page_is_made_of_the_file():
+    from losses_report import report
+
+    found = json.loads((BENCHMARKS / "losses.json").read_text())
+    page = (BENCHMARKS / "LOSSES.md").read_text()
+    assert page.endswith(report(found) + "\n")
+
+
 def test_compiled_losses_keep_their_own_graphs():
     import losses_steps
 
