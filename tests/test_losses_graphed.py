@@ -10,6 +10,7 @@ import torch
 
 from calibrant import losses
 from calibrant.functional.errors import InputError
+from calibrant.losses.graphed import _Replay
 from calibrant.losses.registry import PRIMARY, SECONDARY
 
 NAMES = [*PRIMARY, *SECONDARY]
@@ -35,7 +36,7 @@ def gradient(value, logits):
 
 def same(left, right):
     """But for the order in which threads of the card add numbers up."""
-    rtol = 1e-2 if left.dtype == torch.bfloat16 else 1e-5
+    rtol = {torch.bfloat16: 1e-2, torch.float16: 2e-3}.get(left.dtype, 1e-5)
     torch.testing.assert_close(left, right, rtol=rtol, atol=1e-7)
 
 
@@ -56,6 +57,25 @@ class TestWithoutACard:
             loss(*batch(device="cpu"))
         assert not losses.graphed(losses.Focal()).needs_index
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    def test_a_gradient_is_scaled_before_it_is_rounded(self, dtype):
+        """By a stand-in for the graph: the value and the slope of the logits in float32."""
+
+        def stand_in(logits, labels):
+            wide = logits.detach().float().requires_grad_()
+            with torch.enable_grad():
+                value = losses.cross_entropy(wide, labels)
+            return value.detach(), torch.autograd.grad(value, wide)[0]
+
+        logits, target = batch(4096, device="cpu", dtype=dtype)
+        value = _Replay.apply(stand_in, logits, target)
+        expected = losses.cross_entropy(logits, target)
+        assert value == expected
+        for scale in (1.0, 2.0**16):  # the second is what a gradient scaler begins with
+            found = gradient(scale * value, logits)
+            assert found.dtype == dtype
+            assert torch.equal(found, gradient(scale * expected, logits))
+
     def test_copies_and_state(self):
         loss = losses.graphed(losses.get("crl", num_samples=64))
         call(loss, *batch(device="cpu"))
@@ -69,7 +89,7 @@ class TestWithoutACard:
 
 @needs_cuda
 class TestOnACard:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
     @pytest.mark.parametrize("name", [*NAMES, "focal+0.5*s_avuc", "flsd+0.1*acls"])
     def test_values_and_gradients_of_every_batch(self, name, dtype):
         plain, wrapped = (losses.get(name, num_samples=64).cuda() for _ in range(2))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 WARM_UPS = 3  # calls before a capture, in which kernels are built and chosen
+HALF = (torch.float16, torch.bfloat16)
 PLAIN = (bool, int, float, str, tuple, type(None))  # options that a graph has in it
 
 
@@ -104,8 +105,10 @@ class _Graph:
     """Value and gradient of a loss of tensors that stay where they are."""
 
     def __init__(self, loss: Graphed, given: tuple[Tensor, ...], pool: Any) -> None:
-        self.given = tuple(one.detach().clone() for one in given)  # as they lie in memory
-        self.given[0].requires_grad_()
+        logits, *rest = (one.detach() for one in given)
+        # In float32 as in the loss: what a gradient scaler has yet to enlarge is not lost in half.
+        wide = logits.float() if logits.dtype in HALF else logits.clone()
+        self.given = wide.requires_grad_(), *(one.clone() for one in rest)
         device = given[0].device
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
@@ -139,13 +142,15 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, graph: _Graph, *given: Tensor) -> Tensor:
         value, slope = graph(*given)
         ctx.save_for_backward(slope)
+        ctx.dtype = given[0].dtype
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        return None, slope * upstream, *[None] * (len(ctx.needs_input_grad) - 2)
+        found = torch.mul(slope, upstream, out=torch.empty_like(slope, dtype=ctx.dtype))
+        return None, found, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
 def _can_replay(input: Tensor, target: Tensor, index: Tensor | None = None) -> bool:
