@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import warnings
 
@@ -10,7 +11,7 @@ import torch
 
 from calibrant import losses
 from calibrant.functional.errors import InputError
-from calibrant.losses import acls, compose, cross_entropy, focal
+from calibrant.losses import acls, common, compose, cross_entropy, focal, history
 from calibrant.losses.registry import PRIMARY, SECONDARY
 
 K = 4
@@ -248,14 +249,80 @@ def test_probabilities_of_another_shape_are_called_probabilities():
     [
         (lambda z, y: losses.label_smoothing(z, y, smoothing=2.0), r"smoothing lies in \[0, 1\]"),
         (lambda z, y: losses.flsd(z, y, threshold=-1.0), "threshold is a probability"),
+        (lambda z, y: losses.flsd(z, y, threshold=1.1), "threshold is a probability"),
         (lambda z, y: losses.get("flsd", threshold=float("nan")), "threshold is a probability"),
         (lambda z, y: losses.get("acls", lambda1=float("nan")), "finite, found nan"),
         (lambda z, y: acls(z, y, lambda2=float("inf")), "finite, found 0.1 and inf"),
+        (lambda z, y: acls(z, y, lambda1=float("inf")), "finite, found inf and 0.01"),
     ],
 )
 def test_options_are_checked_wherever_they_are_given(call, says):
     with pytest.raises(InputError, match=says):
         call(*batch())
+
+
+def values_and_slopes(call, table):
+    table = table.clone().requires_grad_()
+    found = call(table)
+    found = found if isinstance(found, tuple) else (found,)
+    weights = torch.linspace(0.5, 2.0, found[0].numel(), dtype=table.dtype)
+    slope = torch.zeros_like(table)
+    if found[0].requires_grad:
+        (slope,) = torch.autograd.grad((weights * found[0].flatten()).sum(), table)
+    return *found, slope
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (3, 5, 4)])
+def test_what_is_compiled_computes_the_same(shape, monkeypatch):
+    """Each step that is written otherwise for a compiler, called as a compiler would."""
+    draw = torch.Generator().manual_seed(2)
+    table = torch.randn(shape, generator=draw, dtype=torch.float64)
+    index = torch.randint(5, (shape[0], *shape[2:]), generator=draw)
+    labels = index.clone()
+    labels[0] = -100
+    steps = (
+        lambda x: common.pick(x, index),
+        lambda x: common.largest(x),
+        lambda x: common.largest(x.exp()),
+        lambda x: common.label_table(common.rows_of(x, labels)),
+        lambda x: common.less_labels(2 * x, common.rows_of(x, labels)),
+    )
+    expected = [values_and_slopes(step, table) for step in steps]
+    called = []
+    step_of = common.is_place
+    monkeypatch.setattr(common, "is_place", lambda *given: called.append(1) or step_of(*given))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for step, wanted in zip(steps, expected, strict=True):
+        before = len(called)
+        for one, two in zip(values_and_slopes(step, table), wanted, strict=True):
+            assert one.dtype == two.dtype
+            torch.testing.assert_close(one, two)
+        assert len(called) > before
+
+
+def test_history_is_the_same_to_a_compiler(monkeypatch):
+    draw = torch.Generator().manual_seed(3)
+    confidence = torch.rand(9, generator=draw, dtype=torch.float64)
+    right = torch.tensor([0, 1, 2, 1, 0, 2, 1, 0, 2])
+    seen = torch.tensor([2, 2, 2, 3, 0, 3, 1, 1, 2])
+    counts = torch.tensor([True] * 6 + [False, True, True])
+    slopes = torch.linspace(-1, 2, 9, dtype=torch.float64)
+
+    def found():
+        mine = confidence.clone().requires_grad_()
+        past, rise = history.gaps(mine, right, seen, counts)
+        (slope,) = torch.autograd.grad((slopes * rise).sum(), mine)
+        table = history.CorrectnessHistory(5)
+        table.record(torch.tensor([3, 1, 3]), torch.tensor([True, False, True]))
+        return past, rise.detach(), slope, table.counts
+
+    expected = found()
+    # It looks up what is replaced next, when it is first loaded.
+    importlib.import_module("torch._dynamo")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for one, two in zip(found(), expected, strict=True):
+        assert torch.equal(one, two)
+    assert expected[3].tolist() == [[0, 0, 0, 2, 0], [0, 1, 0, 2, 0]]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")

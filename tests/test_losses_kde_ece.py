@@ -331,3 +331,34 @@ def test_training_lowers_the_error_of_whole_vectors():
         assert after < before - less
     right = [(r.test_logits.argmax(1) == r.test_labels).double().mean() for r in (plain, kernel)]
     assert right[1] > right[0] - 0.02
+
+
+def test_the_likelihood_is_that_of_leaving_each_out():
+    points = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [1.0, 0.0, 0.0], [0.3, 0.3, 0.4]])
+    points = points.double()
+    widths = torch.tensor([0.05, 0.5], dtype=torch.float64)
+    found = kernels.loo_log_likelihood(points, kernels.log_points(points), widths)
+    for width, value in zip(widths.tolist(), found.tolist(), strict=True):
+        expected = 0.0
+        for j in range(4):
+            density = 0.0
+            for i in range(4):
+                if i != j:
+                    alpha = [one / width + 1 for one in points[i].tolist()]
+                    log = math.lgamma(sum(alpha)) - sum(map(math.lgamma, alpha))
+                    for one, at in zip(alpha, points[j].tolist(), strict=True):
+                        log += (one - 1) * math.log(max(at, 1e-12))
+                    density += math.exp(log)
+            expected += math.log(density / 3)
+        assert value == pytest.approx(expected)
+
+
+def test_a_bandwidth_is_chosen_on_some_of_many_rows(monkeypatch):
+    points = torch.softmax(torch.randn(7, 3, generator=torch.Generator().manual_seed(0)), 1)
+    some = points[::3]
+    found = kernels.choose_bandwidth(points, rows=3)
+    assert isinstance(found, float)
+    assert found == float(kernels.best_bandwidth(some, some.log()))
+    monkeypatch.setattr(kernels, "best_bandwidth", lambda points, logs: len(points))
+    for rows, read in ((2000, 2000), (2001, 1001), (4001, 1334)):
+        assert kernels.choose_bandwidth(torch.ones(rows, 2)) == read
