@@ -6,6 +6,7 @@ import importlib
 import shutil
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -254,6 +255,14 @@ def test_probabilities_of_another_shape_are_called_probabilities():
         (lambda z, y: losses.get("acls", lambda1=float("nan")), "finite, found nan"),
         (lambda z, y: acls(z, y, lambda2=float("inf")), "finite, found 0.1 and inf"),
         (lambda z, y: acls(z, y, lambda1=float("inf")), "finite, found inf and 0.01"),
+        (lambda z, y: losses.get(None), "found None"),
+        (lambda z, y: losses.Focal(ignore_index=1.5), "an integer, found 1.5"),
+        (lambda z, y: losses.focal(z, y.tolist()), "labels must be a tensor, found list"),
+        (lambda z, y: losses.focal(z.tolist(), y), "logits must be a tensor, found list"),
+        (
+            lambda z, y: losses.get("crl", num_samples=9)(z, y, index=[0] * len(z)),
+            "index must be a tensor, found list",
+        ),
     ],
 )
 def test_options_are_checked_wherever_they_are_given(call, says):
@@ -371,3 +380,20 @@ def survives(text, shape, device, **how):
         assert (mine.grad - theirs.grad).abs().max() < 1e-5 * mine.grad.abs().max()
         for one, two in zip(plain.buffers(), other.buffers(), strict=True):
             assert torch.equal(one, two)
+
+
+def test_what_is_taken_as_well():
+    z, y = batch()
+    weight = [0.5 + one for one in range(z.shape[1])]
+    assert focal(z, y, weight=weight) == losses.Focal(weight=weight)(z, y)
+    y[0] = 3
+    assert losses.Focal(ignore_index=np.int64(3))(z, y) == focal(z, y, ignore_index=3)
+    alone = compose(losses.Focal())
+    assert alone(z, y) == focal(z, y)
+    assert alone.added(z, y) == 0
+
+
+def test_second_derivatives_of_what_a_compiler_sees():
+    counts = torch.tensor([True, True, False, True, True])
+    values = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: history._rise_opaque(x, counts) ** 2, values)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import threading
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from calibrant import losses
 from calibrant.functional.errors import InputError
-from calibrant.losses.graphed import _Replay
+from calibrant.losses.graphed import _as_it_was, _Replay
 from calibrant.losses.registry import PRIMARY, SECONDARY
 
 NAMES = [*PRIMARY, *SECONDARY]
@@ -75,6 +78,49 @@ class TestWithoutACard:
             found = gradient(scale * value, logits)
             assert found.dtype == dtype
             assert torch.equal(found, gradient(scale * expected, logits))
+
+    def test_a_graph_is_of_this_loss_and_these_options(self):
+        """Whatever a graph has in it tells it from others."""
+        given = batch(device="cpu")
+        loss = losses.graphed(losses.get("focal+0.5*avuc", weight=torch.ones(10)))
+        seen = [loss._key(given)]
+        assert loss._key(batch(seed=1, device="cpu")) == seen[0]
+
+        def changed(act):
+            act()
+            key = loss._key(given)
+            assert hash(key)
+            assert key not in seen
+            seen.append(key)
+
+        inner = loss.loss
+        changed(lambda: setattr(inner.primary, "gamma", np.float64(1.0)))
+        changed(lambda: setattr(inner.primary, "gamma", np.float32(1.5)))
+        changed(lambda: setattr(inner.primary, "weight", inner.primary.weight.double()))
+        changed(lambda: setattr(inner, "betas", (0.25,)))
+        changed(lambda: inner.secondaries.__setitem__(0, losses.AvUCGS()))
+        changed(lambda: setattr(inner, "primary", losses.Brier(weight=inner.primary.weight)))
+        changed(lambda: setattr(loss, "loss", losses.Brier(weight=inner.primary.weight)))
+        changed(loss.eval)
+        changed(lambda: setattr(loss.loss, "odd", lambda: None))
+        assert loss._key((given[0].double(), given[1])) not in seen
+
+    def test_what_changes_meanwhile_is_put_back_and_nothing_else_is_written(self, monkeypatch):
+        monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+        loss = losses.get("crl", num_samples=64, weight=torch.ones(10))
+        version = loss.primary.weight._version
+        with _as_it_was(loss, torch.device("cpu")):
+            call(loss, *batch(device="cpu"))
+            assert loss.secondaries[0].history.counts[1].sum() == 64
+        assert loss.secondaries[0].history.counts.sum() == 0
+        assert loss.primary.weight._version == version
+
+    def test_only_losses_are_taken(self):
+        for wrong in (None, "focal", losses.focal):
+            with pytest.raises(InputError, match="made of a loss such as"):
+                losses.graphed(wrong)
+        assert losses.graphed(losses.get("mmce")).local_batch
+        assert not losses.graphed(losses.Focal()).local_batch
 
     def test_copies_and_state(self):
         loss = losses.graphed(losses.get("crl", num_samples=64))
@@ -167,10 +213,11 @@ class TestOnACard:
                 return torch.nn.functional.cross_entropy(input, target) * float(input.new_ones(()))
 
         logits, target = batch()
-        loss = losses.graphed(Reads())
+        loss, here = losses.graphed(Reads()), torch.cuda.current_stream()
         with pytest.warns(UserWarning, match="no CUDA graph can be made of Reads"):
             value = loss(logits, target)
         same(value, torch.nn.functional.cross_entropy(logits, target))
+        assert torch.cuda.current_stream() == here
         same(loss(logits, target), value)  # and the card is well
         other = losses.graphed(losses.Brier())
         same(other(logits, target), losses.Brier()(logits, target))
@@ -199,13 +246,44 @@ class TestOnACard:
         same(value, expected)
         same(gradient(value, logits), gradient(expected, logits))
 
-    def test_no_host_waits_once_captured(self):
-        loss = losses.graphed(losses.get("r_aurc"))
+    def test_within_a_checkpoint(self):
+        weight = torch.linspace(0.5, 1.5, 10).cuda()
+        for text in ("acls", "crl", "focal"):
+            loss, plain = (losses.get(text, num_samples=64, weight=weight) for _ in range(2))
+            loss, plain = losses.graphed(loss.cuda()), plain.cuda()
+            logits, target = batch()
+            for _ in range(2):
+                found = checkpoint(call, loss, logits * weight, target, use_reentrant=False)
+                same(
+                    gradient(found, logits), gradient(call(plain, logits * weight, target), logits)
+                )
+
+    def test_weights_that_learn_have_their_gradient(self):
+        weight = torch.linspace(0.5, 1.5, 10).cuda().requires_grad_()
+        loss = losses.graphed(losses.Focal(weight=weight))
+        (found,) = torch.autograd.grad(loss(*batch()), weight)
+        (expected,) = torch.autograd.grad(losses.Focal(weight=weight)(*batch()), weight)
+        same(found, expected)
+
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+    def test_on_each_of_two_cards(self):
+        loss = losses.graphed(losses.get("acls"))
+        for seed in range(2):
+            for device in ("cuda:0", "cuda:1"):
+                logits, target = batch(seed=seed, device=device)
+                value, expected = loss(logits, target), losses.get("acls")(logits, target)
+                same(value, expected)
+                same(gradient(value, logits), gradient(expected, logits))
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_no_host_waits_once_captured(self, name):
+        loss = losses.graphed(losses.get(name, num_samples=64).cuda())
         logits, target = batch()
-        loss(logits, target).backward()
+        index = {"index": torch.arange(64, device="cuda")} if loss.needs_index else {}
+        loss(logits, target, **index).backward()
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            loss(logits, target).backward()
+            loss(logits, target, **index).backward()
         finally:
             torch.cuda.set_sync_debug_mode("default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar, TypedDict
 
 import torch
@@ -42,7 +43,10 @@ class Loss(nn.Module):
         super().__init__()
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, found {reduction!r}")
-        self.reduction, self.ignore_index = reduction, ignore_index
+        try:
+            self.reduction, self.ignore_index = reduction, operator.index(ignore_index)
+        except TypeError:
+            raise InputError(f"ignore_index is an integer, found {ignore_index!r}") from None
 
     def options(self) -> dict[str, Any]:
         """Options every functional twin takes."""

@@ -250,6 +250,7 @@ def batch_value(value: Tensor, rows: Rows, reduction: str) -> Tensor:
 
 def class_weights(logits: Tensor, weight: Tensor) -> Tensor:
     """The weights where the logits are, one a class."""
+    weight = torch.as_tensor(weight)
     if weight.shape != logits.shape[1:2]:
         raise InputError(
             f"weight needs one number for each of the {logits.shape[1]} classes, found "
@@ -273,6 +274,9 @@ def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
 
 def check(input: Tensor, target: Tensor, ignore_index: int) -> None:
     """Say what is wrong with logits or labels."""
+    for name, one in (("logits", input), ("labels", target)):
+        if not isinstance(one, Tensor):
+            raise InputError(f"{name} must be a tensor, found {type(one).__name__}")
     if not input.is_floating_point():
         raise InputError(f"logits must be floating point, found {input.dtype}")
     if input.ndim < 2 or input.shape[1] < 2:

@@ -48,6 +48,8 @@ class Composed(nn.Module):
             beta * _call(term, rows, target, index)
             for beta, term in zip(self.betas, self._terms(), strict=True)
         ]
+        if not values:
+            return input.new_zeros(())
         return torch.stack(values).sum() if len(values) > 1 else values[0]
 
     def parts(self, input: Tensor, target: Tensor, **extra: Any) -> dict[str, Tensor]:

@@ -47,6 +47,8 @@ class CorrectnessHistory(nn.Module):
                 f"loss(input, target, index=...) with numbers in 0..{number - 1} (have the data "
                 "set give each sample's number beside its label)"
             )
+        if not isinstance(index, Tensor):
+            raise InputError(f"index must be a tensor, found {type(index).__name__}")
         if index.is_floating_point() or index.dtype == torch.bool or index.shape != input.shape[:1]:
             raise InputError(
                 f"index must hold an integer for each of the {len(input)} rows, found "
@@ -187,4 +189,9 @@ def _backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
     return _rise_gradient(slope, *ctx.saved_tensors), None
 
 
+def _backward_twice(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+    return _rise_opaque(slope, *ctx.saved_tensors), None
+
+
 _rise_opaque.register_autograd(_backward, setup_context=_save)
+_rise_gradient.register_autograd(_backward_twice, setup_context=_save)

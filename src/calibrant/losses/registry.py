@@ -79,6 +79,8 @@ def get(name: str, **options: Any) -> nn.Module:
     other options are its own. ``reduction``, ``ignore_index``, ``weight`` and ``num_samples``
     (for losses that remember the training samples) go where they belong.
     """
+    if not isinstance(name, str):
+        raise InputError(f"a loss is named by text such as 'acls', found {name!r}")
     text = name.strip()
     if text in SECONDARY:
         shared = {key: options[key] for key in (*SHARED, "weight") if key in options}

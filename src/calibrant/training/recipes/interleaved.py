@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.data.splits import stratified_split
 from calibrant.data.value import Images
 from calibrant.functional.errors import InputError
-from calibrant.losses import Composed
+from calibrant.losses import Composed, Graphed, graphed
 from calibrant.metrics import ece
 from calibrant.training.recipes.base import Pass, Recipe
 
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from calibrant.training.job import Job
 
 MEMORISED = 0.01  # a train ECE below this is suspiciously low (appendix B)
+
+
+class _Added(nn.Module):
+    """The secondary part of a loss alone."""
+
+    def __init__(self, loss: Composed) -> None:
+        super().__init__()
+        self.loss, self.needs_index = loss, loss.needs_index
+
+    def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
+        return self.loss.added(input, target, index=index)
 
 
 class Interleaved(Recipe):
@@ -47,6 +58,7 @@ class Interleaved(Recipe):
         self.held_out, self.interleave = held_out, interleave
         self.register_buffer("interleaving", torch.tensor(interleave == "always"))
         self._kept = self._held = torch.empty(0, dtype=torch.int64)
+        self._parts: tuple[Graphed, ...] = ()  # the run's loss, which keeps its own state
 
     def members(self, config: Config) -> list[Config]:
         """A run without interleaving and one with, where there are rows to compare them on."""
@@ -67,6 +79,7 @@ class Interleaved(Recipe):
             )
         if not isinstance(job.train, Images):
             raise InputError("interleaved training holds rows out: give the data as Images")
+        self._parts = graphed(job.loss.primary), graphed(_Added(job.loss))
         seed = job.config.split_seed + 1
         self._kept, self._held = stratified_split(job.train.labels, self.held_out, seed=seed)
 
@@ -84,10 +97,11 @@ class Interleaved(Recipe):
         return {"interleaving": float(self.interleaving)}
 
     def _primary(self, job: Job, batch: Batch) -> Tensor:
-        loss: Tensor = job.loss.primary(job.model(batch.inputs), batch.target)  # type: ignore[operator]
+        loss: Tensor = self._parts[0](job.model(batch.inputs), batch.target)
         return loss
 
     def _secondary(self, job: Job, batch: Batch) -> Tensor:
-        assert isinstance(job.loss, Composed)
-        index = batch.index if job.loss.needs_index else None
-        return job.loss.added(job.model(batch.inputs), batch.target, index=index)
+        added = self._parts[1]
+        index = batch.index if added.needs_index else None
+        loss: Tensor = added(job.model(batch.inputs), batch.target, index=index)
+        return loss
