@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant import Predictions, metrics
+from calibrant import Predictions, calibrators, metrics
 from calibrant.cli import app
+from calibrant.functional.errors import InputError
 from test_select import draw
 
 runner = CliRunner()
@@ -36,6 +37,50 @@ def test_fit_then_apply_improves_what_it_was_not_fitted_on(folder):
     before, after = Predictions.read(folder / "test.npz"), Predictions.read(out)
     assert (before.labels == after.labels).all()
     assert metrics.nll(after.array, after.labels) < metrics.nll(before.array, before.labels)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".npy", ".safetensors", ".pt", ".parquet", ".csv"])
+def test_apply_needs_no_labels(folder, ending):
+    calibrator = folder / "for-unlabelled.safetensors"
+    fit = ["fit", str(folder / "val.npz"), "--method", "temperature", "-o", str(calibrator), "-q"]
+    assert runner.invoke(app, fit).exit_code == 0
+    given = Predictions.read(folder / "test.npz")
+    file, out = folder / f"unlabelled{ending}", folder / f"applied{ending}"
+    given.write(file, labels=False)
+    kind = ["--logits"] if ending == ".npy" else []
+    done = runner.invoke(app, ["apply", str(calibrator), str(file), "-o", str(out), *kind])
+    assert done.exit_code == 0, done.output
+    with pytest.raises(InputError, match="no labels found"):
+        Predictions.read(out, kind="logits")
+    after = Predictions.read(out, labels=given.labels, kind="logits")
+    expected = calibrators.apply(calibrators.load(calibrator), given)
+    np.testing.assert_allclose(np.asarray(after.array), np.asarray(expected.array), rtol=1e-5)
+    assert expected.name == f"{given.name} after temperature"
+
+
+def test_apply_never_writes_over_what_it_reads(folder):
+    calibrator, file = folder / "for-itself.safetensors", folder / "val.npz"
+    fit = ["fit", str(file), "--method", "temperature", "-o", str(calibrator), "-q"]
+    assert runner.invoke(app, fit).exit_code == 0
+    before = file.read_bytes()
+    done = runner.invoke(app, ["apply", str(calibrator), str(file), "-o", str(file)])
+    assert done.exit_code == 2
+    assert "is what is read" in done.output
+    assert file.read_bytes() == before
+
+
+def test_few_rows_to_choose_by_are_told(tmp_path):
+    draw(20, temperature=2.5).write(tmp_path / "few.npz")
+    arguments = ["fit", str(tmp_path / "few.npz"), "-o", str(tmp_path / "c.safetensors"), "-q"]
+    with pytest.warns(UserWarning, match="20 rows are too few to choose a calibrator by"):
+        assert runner.invoke(app, [*arguments, "--time-budget", "1"]).exit_code == 0
+
+
+def test_a_ranking_in_a_file_is_whole(folder):
+    arguments = ["rank", str(folder / "val.npz"), "--method", "temperature"]
+    shown = runner.invoke(app, [*arguments, "--splits", "2"]).stdout
+    assert "classwise_ece" in shown
+    assert "…" not in shown
 
 
 def test_fit_takes_a_method_and_keeps_quiet(folder):

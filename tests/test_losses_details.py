@@ -256,6 +256,11 @@ def test_probabilities_of_another_shape_are_called_probabilities():
         (lambda z, y: acls(z, y, lambda2=float("inf")), "finite, found 0.1 and inf"),
         (lambda z, y: acls(z, y, lambda1=float("inf")), "finite, found inf and 0.01"),
         (lambda z, y: losses.get(None), "found None"),
+        (
+            lambda z, y: losses.get("focal(gama=2)"),
+            "no option 'gama'; its options: gamma, detach_weight, reduction, ignore_index, weight",
+        ),
+        (lambda z, y: losses.get("mdca", weigth=1), "no option 'weigth'; its options: reduction"),
         (lambda z, y: losses.Focal(ignore_index=1.5), "an integer, found 1.5"),
         (lambda z, y: losses.focal(z, y.tolist()), "labels must be a tensor, found list"),
         (lambda z, y: losses.focal(z.tolist(), y), "logits must be a tensor, found list"),

@@ -1,5 +1,7 @@
 """Bad input is refused with a message that says what was found and what to do."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,17 @@ def test_probabilities_outside_zero_to_one_hint_at_logits():
     assert "row 4 (-0.1)" in refused(changed(4, 1, -0.1), kind="probs")
     log_probs = np.log(np.array([[0.2, 0.8], [0.6, 0.4]]))
     assert "log-probabilities" in refused(log_probs, kind="probs")
+
+
+def test_logits_that_look_like_probabilities_are_asked_about():
+    with pytest.warns(UserWarning, match="if they are probabilities, give them as such"):
+        Predictions.from_logits(GOOD, TRUTH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Predictions.from_logits(GOOD - 0.01, TRUTH)
+        Predictions.from_logits(np.vstack((GOOD, [[0.2, 0.1]])), [*TRUTH, 0])
+        Predictions.from_logits(GOOD[:1], TRUTH[:1])  # one row may do so by chance
+        Predictions.from_probs(GOOD, TRUTH)
 
 
 def test_binary_probabilities_are_bounded_exactly():

@@ -281,3 +281,20 @@ def test_a_smaller_confidence_level_gives_a_narrower_interval():
     slim = evaluate(predictions, metrics=["ece", "nll"], confidence_level=0.5)
     for name in ("ece", "nll"):
         assert slim[name].high - slim[name].low < wide[name].high - wide[name].low
+
+
+def test_few_rows_leave_as_much_open_as_their_accuracy_does():
+    """One row right, 78% sure: the truth may be anything from 21% to 100%."""
+    row = Predictions.from_logits(np.array([[1.276, 0.0]]), np.array([0]))
+    found = evaluate(row)
+    confidence = float(torch.softmax(torch.tensor([1.276, 0.0]), 0)[0])
+    low = 1 / (1 + 1.959964**2)  # Wilson's interval of 1 of 1
+    assert found.verdict.gap_low == pytest.approx(confidence - 1, abs=1e-4)
+    assert found.verdict.gap_high == pytest.approx(confidence - low, abs=1e-4)
+    assert found.figures["ece"].high == pytest.approx(confidence - low, abs=1e-4)
+    assert f"{100 * (confidence - low):.1f}%" in found.verdict.sentences[0]
+    rows = np.tile([[1.276, 0.0]], (29, 1))
+    few = evaluate(Predictions.from_logits(rows, np.zeros(29, dtype=int)))
+    many = evaluate(Predictions.from_logits(np.vstack((rows, rows[:1])), np.zeros(30, dtype=int)))
+    assert few.verdict.gap_low <= confidence - 1 + 1e-6  # of rows all alike no resample differs
+    assert few.verdict.gap_high > many.verdict.gap_high

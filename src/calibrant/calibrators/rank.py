@@ -24,7 +24,10 @@ FIGURES = ("nll", "brier", "ece", "classwise_ece", "aurc", "accuracy")
 
 
 def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
-    """The same predictions, calibrated: logits, with labels, names and ids as they were."""
+    """The same predictions, calibrated: logits, with labels, class names and ids as they were.
+
+    What they are called says what was done.
+    """
     if calibrator.takes_features:
         raise InputError(
             f"this {calibrator.name} takes features, not predictions: call its calibrate(features)"
@@ -41,7 +44,12 @@ def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
             f"this {calibrator.name} calibrator was fitted on {int(calibrator.num_classes_)} "
             f"classes, found {held.num_classes}"
         )
-    return replace(held, scores=calibrator.calibrate(held.array), is_logits=True)
+    return replace(
+        held,
+        scores=calibrator.calibrate(held.array),
+        is_logits=True,
+        name=f"{held.name} after {calibrator.name}",
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from calibrant.calibrators.base import Calibrator
-from calibrant.functional.errors import InputError, no_such
+from calibrant.functional.errors import InputError, no_such, wrong_options
 
 # name: (module, class, a line on when to use it). Modules are imported when asked for.
 CALIBRATORS: dict[str, tuple[str, str, str]] = {
@@ -76,7 +76,7 @@ def get(name: str, **options: Any) -> Calibrator:
     try:
         return kind(**options)
     except TypeError as error:
-        raise InputError(f"calibrator {name!r}: {error}") from None
+        raise wrong_options("calibrator", name, kind, error) from None
 
 
 def get_for_scores(name: str, *, from_logits: bool, **options: Any) -> Calibrator:

@@ -43,6 +43,7 @@ MENU = (
     MIXTURE,
 )
 _FEW_ROWS = 300
+_TOO_FEW = 50  # to choose by
 _MANY_SCORES = 5_000_000
 _MOST_KEPT = 50_000_000  # numbers held for the mixture's ECE; beyond, it is not measured
 _LEAST_SHARE = 0.01  # of a mixture: a method with less is left out of it
@@ -168,6 +169,12 @@ def choose(
     )
     if len(target) < 2:
         raise InputError(f"choosing a calibrator needs at least 2 rows, found {len(target)}")
+    if len(target) < _TOO_FEW:
+        warnings.warn(
+            f"{len(target)} rows are too few to choose a calibrator by: chance decides; hold out "
+            f"{_TOO_FEW} or more, better {_FEW_ROWS:,}",
+            stacklevel=3,
+        )
     parts = folds or (10 if len(target) < _FEW_ROWS else 2 if logits.numel() > _MANY_SCORES else 5)
     parts = min(parts, len(target))
     assigned = fold_of(target.cpu().numpy(), parts, seed)

@@ -278,6 +278,8 @@ def _suite(out: Path, named: str | None) -> Suite:
     from calibrant.bench import Suite
 
     path = out / "suite.yaml"
+    if not out.is_dir():
+        raise InputError(f"{out}: no such folder; `calibrant bench run SUITE -o {out}` makes one")
     if named is None and not path.is_file():
         raise InputError(f"{out} does not say of which suite its runs are: add --suite")
     return Suite.read(path if named is None else named)

@@ -270,6 +270,9 @@ def _checked(metric: list[str] | None) -> list[str]:
     return names
 
 
+KINDS: dict[bool | None, Literal["logits", "probs"]] = {True: "logits", False: "probs"}
+
+
 def read(
     file: Path,
     logits: bool | None,
@@ -281,10 +284,9 @@ def read(
     """Predictions of a file, as the options say."""
     from calibrant.predictions import Predictions
 
-    kinds: dict[bool | None, Literal["logits", "probs"]] = {True: "logits", False: "probs"}
     with _waiting(f"reading {file}", quiet=quiet):
         return Predictions.read(
-            file, labels=labels, kind=kinds.get(logits), ignore_index=ignore_index
+            file, labels=labels, kind=KINDS.get(logits), ignore_index=ignore_index
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -33,6 +34,17 @@ def speak_plainly() -> None:
         unknown = error.object[error.start : error.end]
         return "".join(_PLAIN.get(sign, "?") for sign in unknown), error.end
 
+    def said(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        about = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
+        return f"warning: {about}{message}\n"
+
+    warnings.formatwarning = said  # where in the package it was said helps nobody here
     codecs.register_error("calibrant.plain", replaced)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -151,7 +163,7 @@ def show_ranking(ranking: Ranking, console: Console) -> None:
     table.add_column("method", style="cyan", no_wrap=True)
     names = [name for name in frame.columns if not name.endswith("_error")]
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for method, row in frame.iterrows():
         cells = []
         for name in names:
@@ -160,6 +172,9 @@ def show_ranking(ranking: Ranking, console: Console) -> None:
             spread = f" ±{float(row[error]):.{digits}f}" if error in row and name == "nll" else ""
             cells.append(f"{value:.{digits}f}{spread}")
         table.add_row(str(method), *cells)
+    if not console.is_terminal:  # a file has no edge
+        room = console.options.update(max_width=1000)
+        console.width = max(console.width, console.measure(table, options=room).maximum)
     console.print(table)
     splits = ranking.values.shape[1]
     if splits > 1:

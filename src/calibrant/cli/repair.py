@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli.commands import AsJson, Ignored, Labels, Quiet, Scores, Seed, app, read
+from calibrant.cli.commands import KINDS, AsJson, Ignored, Labels, Quiet, Scores, Seed, app, read
 from calibrant.cli.console import make_console, show_choice, show_ranking
 from calibrant.cli.failures import command
 from calibrant.cli.settings import pairs
@@ -127,18 +127,23 @@ def apply(
     ignore_index: Ignored = None,
     quiet: Quiet = False,
 ) -> None:
-    """Calibrate predictions with a fitted calibrator, and write them as logits."""
+    """Calibrate predictions with a fitted calibrator, and write them as logits.
+
+    Predictions without labels are written without labels.
+    """
     from calibrant.calibrators.features import apply_features, read_features
     from calibrant.calibrators.rank import apply as apply_to
     from calibrant.calibrators.saving import load
 
-    made = load(calibrator)
+    made, labelled = load(calibrator), True
+    if output.exists() and output.samefile(file):
+        raise InputError(f"{output} is what is read: name another file with -o")
     if made.takes_features:
         after = apply_features(made, read_features(file, labels=labels, ignore_index=ignore_index))
     else:
-        given = _scores(file, logits, labels, ignore_index, f"this {made.name} calibrator")
+        given, labelled = _scores_to_apply(file, logits, labels, ignore_index, made)
         after = apply_to(made, given)
-    after.write(output)
+    after.write(output, labels=labelled)
     if not quiet:
         make_console().print(f"calibrated predictions: {output}", soft_wrap=True)
 
@@ -209,6 +214,26 @@ def _scores(
             "`calibrant fit --method mac_cal_head`"
         )
     return read(file, logits, labels, ignore_index)
+
+
+def _scores_to_apply(
+    file: Path,
+    logits: bool | None,
+    labels: Path | None,
+    ignore_index: int | None,
+    calibrator: Calibrator,
+) -> tuple[Predictions, bool]:
+    """Predictions, and whether they have labels: what is applied needs none."""
+    from calibrant.calibrators.features import holds_features
+    from calibrant.predictions import Predictions
+    from calibrant.predictions.reading import labels_to_stand_in
+
+    is_file = file.is_file() and labels is None and not holds_features(file)
+    zeros = labels_to_stand_in(file) if is_file else None
+    if zeros is None:
+        who = f"this {calibrator.name} calibrator"
+        return _scores(file, logits, labels, ignore_index, who), True
+    return Predictions.read(file, labels=zeros, kind=KINDS.get(logits)), False
 
 
 def _fit_head(

@@ -147,7 +147,8 @@ def compare(
             one.better,
         )
     settings = {"confidence_level": confidence_level, "resamples": resamples, "seed": seed}
-    return Comparison(a.name, b.name, a.num_rows, differences, settings)
+    names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
+    return Comparison(*names, a.num_rows, differences, settings)
 
 
 class _Side:

@@ -24,7 +24,7 @@ from calibrant.evaluation.intervals import (
 )
 from calibrant.evaluation.inversion import chance_level, invert
 from calibrant.evaluation.tables import TableStates, table_states, tally
-from calibrant.evaluation.value import Evaluation, Figure, Verdict
+from calibrant.evaluation.value import Evaluation, Figure, Verdict, wilson
 from calibrant.evaluation.verdict import conclude
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
@@ -50,6 +50,7 @@ DEFAULT_METRICS = (
     "failure_auroc",
 )
 GAP = "confidence − accuracy"  # resampled with the rest, for the verdict
+_FEW_ROWS = 30  # below which resampling says too little
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
@@ -243,6 +244,7 @@ def _intervals(
     by_row = {**measures, GAP: measure("accuracy")}
     for name, (low, high) in row_intervals(by_row, rows, ranks.ranked().num_rows, plan).items():
         found[name] = (low, high, None)
+    _widen_for_few(found, ranks, plan)
     if others and predictions.num_rows > 1:
         held = predictions.in_memory()
         halves = half_samples(
@@ -256,6 +258,28 @@ def _intervals(
         for column, name in enumerate(others):
             found[name] = (*normal_interval(values[name], halves[:, 0, column], plan.level), None)
     return found
+
+
+def _widen_for_few(
+    found: dict[str, tuple[float, float, float | None]], ranks: RankState, plan: Plan
+) -> None:
+    """Of few rows resamples say too little: the accuracy's own interval bounds the gap.
+
+    A calibration error is no smaller than the gap between mean confidence and accuracy.
+    """
+    count = ranks.ranked().num_rows
+    if count >= _FEW_ROWS:
+        return
+    right = float((~ranks.joined("losses")).sum())
+    confidence = float(_gap(ranks).mean()) + right / count
+    low, high = wilson(np.array([right / count]), np.array([float(count)]), plan.level)
+    before = found.get(GAP, (1.0, -1.0, None))  # a single row has none
+    ends = min(before[0], confidence - float(high[0])), max(before[1], confidence - float(low[0]))
+    found[GAP] = (*ends, None)
+    for name in ("ece", "adaptive_ece"):
+        if name in found:
+            least, most, estimate = found[name]
+            found[name] = (least, max(most, *map(abs, ends)), estimate)
 
 
 def _infinite(state: State) -> int:
@@ -291,19 +315,21 @@ def _verdict(
     plan: Plan,
     dense: bool,
 ) -> Verdict:
-    gap = found.get(GAP, (-1.0, 1.0, None))  # a single row tells nothing
+    gap = found[GAP]
+    num_rows = tables.ranks.ranked().num_rows
+    widest = max(map(abs, gap[:2])) if num_rows < _FEW_ROWS else 0.0
     cells = tables.bins.total("totals")
     drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
     error = invert(cells, binned_error, level=plan.level, **drawing)
     verdict = conclude(
-        num_rows=tables.ranks.ranked().num_rows,
+        num_rows=num_rows,
         accuracy=float(tables.accuracy.mean()),
         gap=float(_gap(tables.ranks).mean()),
         gap_low=gap[0],
         gap_high=gap[1],
         ece=float(binned_error(cells)),
         ece_low=error.low,
-        ece_high=error.high,
+        ece_high=max(error.high, widest),
         p_value=calibration_test(tables.ranks, **drawing),
         chance_ece=chance_level(cells, binned_error, **drawing),
         level=plan.level,

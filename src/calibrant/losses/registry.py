@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from calibrant.functional.errors import InputError, no_such
+from calibrant.functional.errors import InputError, no_such, wrong_options
 from calibrant.losses.acls import ACLS
 from calibrant.losses.avuc import AvUC, AvUCGS, SoftAvUC
 from calibrant.losses.base import Loss, SecondaryLoss
@@ -105,7 +105,8 @@ def make(name: str, **options: Any) -> Loss:
     try:
         return kind(**options)
     except TypeError as error:
-        raise InputError(f"loss {name!r}: {error}") from None
+        shared = ("reduction", "ignore_index", *(("weight",) if name in PRIMARY else ()))
+        raise wrong_options("loss", name, kind, error, *shared) from None
 
 
 def parse(text: str, **options: Any) -> nn.Module:

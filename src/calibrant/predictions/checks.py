@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 
@@ -54,6 +55,8 @@ class ScoreCheck:
         self._outside, self._sums = _Finding(), _Finding()
         self._worst_row, self._worst_sum, self._tolerance = -1, 1.0, 1e-3
         self._all_negative = True
+        self._like_probabilities = is_logits  # as far as seen: in [0, 1], rows summing to one
+        self._seen = 0
 
     def update(self, block: Array, start: int) -> None:
         """Look at one block whose first row is row ``start``."""
@@ -66,6 +69,14 @@ class ScoreCheck:
             self._minus.add((rows == -math.inf).any(1), start)
         elif not self.is_logits:
             self._check_probabilities(scores, start, low, high)
+        if self._like_probabilities:
+            self._seen += len(scores)
+            self._like_probabilities = (
+                low >= 0
+                and high <= 1 + 1e-2
+                and scores.ndim > 1
+                and bool(((scores.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all())
+            )
 
     def _check_probabilities(
         self, scores: torch.Tensor, start: int, low: float, high: float
@@ -92,7 +103,13 @@ class ScoreCheck:
                 self._worst_row, self._worst_sum = start + worst, rows_sums[worst].item()
 
     def finish(self) -> None:
-        """Raise for the most basic fault found, if any."""
+        """Raise for the most basic fault found, if any; warn of what looks like a mistake."""
+        if self._like_probabilities and self._seen > 1:
+            warnings.warn(
+                "every row of these logits lies in [0, 1] and sums to one: if they are "
+                "probabilities, give them as such (from_probs, or the name 'probs' in a file)",
+                stacklevel=4,
+            )
         if self._nan.count:
             raise InputError(
                 f"{self._what} have NaN or missing values in {self._nan}: find why the model gave "
@@ -109,7 +126,10 @@ class ScoreCheck:
             )
             raise InputError(f"{self._what} are -inf in {self._minus}: {advice}")
         if self._outside.count:
-            advice = "if these are logits, say so: from_logits, or kind='logits' for a file"
+            advice = (
+                "if these are logits, say so: from_logits, kind='logits' of a bare array, or "
+                "'logits' (columns logit_k) for their name in a file"
+            )
             if self._all_negative:
                 advice = "if these are log-probabilities they are valid logits: from_logits"
             raise InputError(f"probabilities outside [0, 1] in {self._outside}: {advice}")

@@ -57,7 +57,10 @@ def agreed_kind(found: str | None, asked: str | None) -> str:
             "say kind='logits' or kind='probs'"
         )
     if found is not None and asked is not None and found != asked:
-        raise InputError(f"kind={asked!r} was asked for, but the file's own names say {found!r}")
+        raise InputError(
+            f"kind={asked!r} was asked for, but the file's own names say {found!r}: "
+            f"rename them where they are wrong"
+        )
     return found or asked or ""
 
 

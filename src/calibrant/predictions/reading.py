@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.functional.errors import InputError, first
 from calibrant.predictions.archives import (
@@ -61,6 +62,16 @@ def read_contents(path: Path, *, labels: Any, kind: str | None, lazy: bool | Non
             "or name a file of them with labels="
         )
     return contents
+
+
+def labels_to_stand_in(path: Path) -> NDArray[np.int64] | None:
+    """Zeros of the shape that labels would have; None of a file that holds labels."""
+    with reading(existing_file(path, ENDINGS)):
+        contents = _open(path, None)
+    if contents.labels is not None:
+        return None
+    shape = tuple(contents.scores.shape)
+    return np.zeros((*shape[:1], *shape[2:]), dtype=np.int64)
 
 
 def _open(path: Path, lazy: bool | None) -> Contents:

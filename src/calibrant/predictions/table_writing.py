@@ -21,7 +21,7 @@ _BATCH_VALUES = 1 << 22
 _LEAST_ROWS = 10_000
 
 
-def write_table(predictions: Predictions, path: Path, ending: str) -> None:
+def write_table(predictions: Predictions, path: Path, ending: str, *, labels: bool = True) -> None:
     """Columns logit_k or prob_k (or logit, prob), label, and id where there are ids."""
     import pyarrow
 
@@ -29,14 +29,15 @@ def write_table(predictions: Predictions, path: Path, ending: str) -> None:
     names = [f"{stem}_{k}" for k in range(predictions.num_classes)]
     if predictions.is_binary:
         names = [stem]
-    names.append("label")
+    if labels:
+        names.append("label")
     if predictions.ids is not None:
         names.append("id")
     notes = {"class_names": predictions.class_names, "ignore_index": predictions.ignore_index}
     metadata = {b"calibrant": notes_to_text(notes).encode()}
     writer, schema = None, None
     with ExitStack() as stack:
-        for columns in _column_batches(predictions, widen=ending == ".csv"):
+        for columns in _column_batches(predictions, widen=ending == ".csv", labelled=labels):
             arrays = [pyarrow.array(column) for column in columns]
             if writer is None:
                 fields = [(name, array.type) for name, array in zip(names, arrays, strict=True)]
@@ -45,7 +46,9 @@ def write_table(predictions: Predictions, path: Path, ending: str) -> None:
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
-def _column_batches(predictions: Predictions, *, widen: bool) -> Iterator[list[npt.NDArray[Any]]]:
+def _column_batches(
+    predictions: Predictions, *, widen: bool, labelled: bool
+) -> Iterator[list[npt.NDArray[Any]]]:
     start = 0
     labels = as_numpy(predictions.labels)
     rows = max(_LEAST_ROWS, rows_per_block(predictions.scores.shape, _BATCH_VALUES))
@@ -56,7 +59,8 @@ def _column_batches(predictions: Predictions, *, widen: bool) -> Iterator[list[n
             chunk = chunk.astype(np.float64)
         stop = start + len(chunk)
         columns = [chunk] if chunk.ndim == 1 else list(np.ascontiguousarray(chunk.T))
-        columns.append(labels[start:stop])
+        if labelled:
+            columns.append(labels[start:stop])
         if predictions.ids is not None:
             columns.append(predictions.ids[start:stop])
         start = stop

@@ -199,15 +199,15 @@ class Predictions:
                 validate=validate,
             )
 
-    def write(self, path: str | os.PathLike[str]) -> Path:
+    def write(self, path: str | os.PathLike[str], *, labels: bool = True) -> Path:
         """Write to the format of the ending, whole or not at all; see ``read``.
 
         An ``.npy`` holds the scores alone: the labels go beside it as ``NAME.labels.npy``,
-        where ``read`` finds them.
+        where ``read`` finds them. ``labels=False`` leaves them out.
         """
         from calibrant.predictions.writing import write
 
-        return write(self, path)
+        return write(self, path, labels=labels)
 
     @property
     def array(self) -> Array:

@@ -6,7 +6,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +38,8 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write(predictions: Predictions, path: str | os.PathLike[str]) -> Path:
-    """Write to the format of the ending."""
+def write(predictions: Predictions, path: str | os.PathLike[str], *, labels: bool = True) -> Path:
+    """Write to the format of the ending; ``labels=False`` leaves the labels out."""
     target = Path(path)
     ending = target.suffix.lower()
     if ending not in ENDINGS:
@@ -58,17 +58,17 @@ def write(predictions: Predictions, path: str | os.PathLike[str]) -> Path:
         )
     _warn_of_losses(predictions, ending)
     if ending == ".npy":
-        _write_npy(predictions, target)
+        _write_npy(predictions, target, labels)
         return target
     with replacing(target) as temporary:
         if ending in TABLE_ENDINGS:
-            write_table(predictions, temporary, ending)
+            write_table(predictions, temporary, ending, labels=labels)
         elif ending == ".npz":
-            _write_npz(predictions.in_memory(), temporary)
+            _write_npz(predictions.in_memory(), temporary, labels)
         elif ending == ".safetensors":
-            _write_safetensors(predictions.in_memory(), temporary)
+            _write_safetensors(predictions.in_memory(), temporary, labels)
         else:
-            _write_pt(predictions.in_memory(), temporary)
+            _write_pt(predictions.in_memory(), temporary, labels)
     return target
 
 
@@ -90,11 +90,10 @@ def _kind(predictions: Predictions) -> str:
     return "logits" if predictions.is_logits else "probs"
 
 
-def _write_npz(predictions: Predictions, path: Path) -> None:
-    held: dict[str, Any] = {
-        _kind(predictions): as_numpy(predictions.array),
-        "labels": as_numpy(predictions.labels),
-    }
+def _write_npz(predictions: Predictions, path: Path, labels: bool) -> None:
+    held: dict[str, Any] = {_kind(predictions): as_numpy(predictions.array)}
+    if labels:
+        held["labels"] = as_numpy(predictions.labels)
     if predictions.class_names is not None:
         held["class_names"] = np.array(predictions.class_names)
     if predictions.ids is not None:
@@ -105,12 +104,15 @@ def _write_npz(predictions: Predictions, path: Path) -> None:
         np.savez(file, **held)
 
 
-def _write_npy(predictions: Predictions, path: Path) -> None:
+def _write_npy(predictions: Predictions, path: Path, labels: bool) -> None:
     """Scores here, chunk by chunk; labels beside them as ``NAME.labels.npy``."""
     beside = path.with_suffix(".labels.npy")
-    with replacing(path) as scores_file, replacing(beside) as labels_file:
-        with labels_file.open("wb") as file:
-            np.save(file, as_numpy(predictions.labels), allow_pickle=False)
+    with ExitStack() as stack:
+        if labels:
+            labels_file = stack.enter_context(replacing(beside))
+            with labels_file.open("wb") as file:
+                np.save(file, as_numpy(predictions.labels), allow_pickle=False)
+        scores_file = stack.enter_context(replacing(path))
         with scores_file.open("wb") as file:
             header: dict[str, Any] | None = None
             for scores, _ in predictions.batches():
@@ -122,18 +124,17 @@ def _write_npy(predictions: Predictions, path: Path) -> None:
                 file.write(chunk.data.cast("B"))
 
 
-def _tensors(predictions: Predictions) -> dict[str, torch.Tensor]:
-    held = {
-        _kind(predictions): as_tensor(predictions.array).cpu().contiguous(),
-        "labels": as_tensor(predictions.labels).cpu().contiguous(),
-    }
+def _tensors(predictions: Predictions, labels: bool) -> dict[str, torch.Tensor]:
+    held = {_kind(predictions): as_tensor(predictions.array).cpu().contiguous()}
+    if labels:
+        held["labels"] = as_tensor(predictions.labels).cpu().contiguous()
     ids = predictions.ids
     if ids is not None and ids.dtype.kind != "U":
         held["ids"] = as_tensor(ids).contiguous()
     return held
 
 
-def _write_safetensors(predictions: Predictions, path: Path) -> None:
+def _write_safetensors(predictions: Predictions, path: Path, labels: bool) -> None:
     from safetensors.torch import save_file
 
     ids = predictions.ids
@@ -142,12 +143,12 @@ def _write_safetensors(predictions: Predictions, path: Path) -> None:
         "ids": ids.tolist() if ids is not None and ids.dtype.kind == "U" else None,
         "ignore_index": predictions.ignore_index,
     }
-    save_file(_tensors(predictions), path, metadata={"calibrant": notes_to_text(notes)})
+    save_file(_tensors(predictions, labels), path, metadata={"calibrant": notes_to_text(notes)})
 
 
-def _write_pt(predictions: Predictions, path: Path) -> None:
+def _write_pt(predictions: Predictions, path: Path, labels: bool) -> None:
     held: dict[str, Any] = {}
-    for key, tensor in _tensors(predictions).items():
+    for key, tensor in _tensors(predictions, labels).items():
         # torch.save writes the whole storage behind a view.
         whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
         held[key] = tensor if whole else tensor.clone()

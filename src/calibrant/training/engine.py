@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from calibrant.training import checkpoint
 from calibrant.training.config import Config, reported_after
 from calibrant.training.family import train_family
 from calibrant.training.job import Job
-from calibrant.training.making import Loaders, make_fabric, make_job
+from calibrant.training.making import NEEDS_LIGHTNING, Loaders, make_fabric, make_job
 from calibrant.training.optimise import Average, rate, renew_batch_norm
 from calibrant.training.recipes import get as get_recipe
 from calibrant.training.run import PARTS, Run, begin, write_metrics
@@ -51,6 +52,8 @@ def train(
     the place of those the settings name; they must be the same again when a run is taken up.
     ``on_epoch`` is given each epoch's line of metrics.
     """
+    if importlib.util.find_spec("lightning") is None:  # before a folder is begun
+        raise InputError(NEEDS_LIGHTNING)
     several = make_fabric(config) if config.devices > 1 else None
     run = begin(Path(folder), config, several)
     if run.is_done:

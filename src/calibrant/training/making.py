@@ -20,6 +20,10 @@ from calibrant.training.job import Data, Job, LoaderBatches
 from calibrant.training.optimise import make_optimizer
 from calibrant.training.recipes import get as get_recipe
 
+NEEDS_LIGHTNING = (
+    "training needs Lightning: pip install 'calibrant[train]', or in a clone "
+    "pip install -e '.[train]'"
+)
 Loaders: TypeAlias = tuple[Iterable[Any], Iterable[Any], Iterable[Any]]
 
 
@@ -204,7 +208,7 @@ def make_fabric(config: Config) -> Any:
         from lightning.fabric import Fabric
         from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError:
-        raise InputError("training needs Lightning: pip install 'calibrant[train]'") from None
+        raise InputError(NEEDS_LIGHTNING) from None
     accelerator = {"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[config.device]
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device is cuda, but no CUDA device was found: use auto or cpu")

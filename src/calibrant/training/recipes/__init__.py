@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from calibrant.functional.errors import InputError, no_such
+from calibrant.functional.errors import no_such, wrong_options
 from calibrant.training.recipes.base import Pass, Recipe
 
 __all__ = ["Pass", "Recipe", "available", "get"]
@@ -42,5 +42,5 @@ def get(name: str, **options: Any) -> Recipe:
     try:
         made: Recipe = kind(**options)
     except TypeError as error:
-        raise InputError(f"recipe {name!r}: {error}") from None
+        raise wrong_options("recipe", name, kind, error) from None
     return made
