@@ -1,6 +1,8 @@
 # ruff: noqa: E501
 """Changes that no test can tell: file, words of the line, change, reason. Kept by hand."""
 
+from mutation_gpu import ON_A_CARD
+
 EQUIVALENT = [
     (
         "losses/acls.py",
@@ -278,6 +280,22 @@ EXPLAINED = [
     ("functional/soft_rank_rows.py", "if broken.any():", SAME, "nothing broken, nothing written"),
     ("functional/soft_rank_rows.py", "grad.detach().numpy()", SAME, "nothing is recorded there"),
     ("losses/base.py", 'reduction: str = "mean"', SAME, "every subclass hands its own on"),
+    ("functional/kernels.py", "_PAIRS = 1 << 22", SAME, _CUT),
+    ("functional/kernels.py", "step = max(1, _PAIRS", SAME, _CUT),
+    ("functional/kernels.py", "_NEVER = -1e30", SAME, "next to nothing, and less"),
+    (
+        "functional/kernels.py",
+        "return total - kept * torch.log(",
+        SAME,
+        "of one row or two the sum is not compared",
+    ),
+    ("functional/kernels.py", "some = points[:: max(1,", SAME, "there is a row at least"),
+    (
+        "losses/common.py",
+        "if torch.compiler.is_compiling():",
+        SAME,
+        "both ways give the same; one is what a compiler reads rightly",
+    ),
     ("losses/common.py", "if self._top is None:", SAME, _AGAIN),
     ("losses/common.py", "if self._cost is None:", SAME, _AGAIN),
     ("losses/common.py", "if self._counts is None:", SAME, _AGAIN),
@@ -314,6 +332,24 @@ EXPLAINED = [
         SAME,
         "PyTorch's own sum is the same, and quicker",
     ),
+    *(("losses/graphed.py", words, GPU, _DEVICE) for words in ON_A_CARD),
+    ("losses/graphed.py", "given = (input, target) if index is None", SAME, "no index is none"),
+    ("losses/graphed.py", "if name not in OF_MODULES", SAME, "these stay what they are"),
+    (
+        "losses/graphed.py",
+        "len(ctx.needs_input_grad) - 2",
+        SAME,
+        "more empty gradients than inputs are allowed",
+    ),
+    ("losses/graphed.py", "return bool(getattr(", SAME, "what is there is a bool"),
+    (
+        "losses/history.py",
+        "if torch.compiler.is_compiling():",
+        SAME,
+        "both ways give the same; one is what a compiler reads rightly",
+    ),
+    ("losses/history.py", "torch.arange(1, len(counts) + 1", SAME, "the last is never read"),
+    ("losses/history.py", "return torch.empty_like(", SAME, "only its shape is used"),
     ("losses/history.py", 'index.device.type == "cpu"', GPU, _DEVICE),
     ("losses/history.py", "non_blocking=True", GPU, _DEVICE),
     ("losses/history.py", "stable=True", SAME, "the CPU's sort of bytes is stable anyhow"),

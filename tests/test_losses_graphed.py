@@ -94,6 +94,8 @@ class TestWithoutACard:
             seen.append(key)
 
         inner = loss.loss
+        inner.betas = tuple(float(one) for one in ("0.5",))  # another of the same value
+        assert loss._key(given) == seen[0]
         changed(lambda: setattr(inner.primary, "gamma", np.float64(1.0)))
         changed(lambda: setattr(inner.primary, "gamma", np.float32(1.5)))
         changed(lambda: setattr(inner.primary, "weight", inner.primary.weight.double()))
@@ -103,6 +105,7 @@ class TestWithoutACard:
         changed(lambda: setattr(loss, "loss", losses.Brier(weight=inner.primary.weight)))
         changed(loss.eval)
         changed(lambda: setattr(loss.loss, "odd", lambda: None))
+        changed(lambda: setattr(loss.loss, "odd", [1]))
         assert loss._key((given[0].double(), given[1])) not in seen
 
     def test_what_changes_meanwhile_is_put_back_and_nothing_else_is_written(self, monkeypatch):
@@ -120,7 +123,9 @@ class TestWithoutACard:
             with pytest.raises(InputError, match="made of a loss such as"):
                 losses.graphed(wrong)
         assert losses.graphed(losses.get("mmce")).local_batch
-        assert not losses.graphed(losses.Focal()).local_batch
+        for plain in (losses.Focal(), torch.nn.CrossEntropyLoss()):
+            assert not losses.graphed(plain).local_batch
+            assert not losses.graphed(plain).needs_index
 
     def test_copies_and_state(self):
         loss = losses.graphed(losses.get("crl", num_samples=64))

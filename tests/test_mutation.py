@@ -108,7 +108,7 @@ def project(folder):
         + "".join(f"def test_{i}():\n    pass\n\n\n" for i in range(60))
     )
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    for name in ("mutation.py", "mutation_changes.py", "mutation_equal.py", "mutation_runs.py"):
+    for name in sorted(path.name for path in (ROOT / "benchmarks").glob("mutation*.py")):
         source = (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
         light = re.sub(r"(?m)^HEAVY \+?= .*", 'HEAVY = "pytest"', source)  # not needed here
         (folder / "benchmarks" / name).write_text(light, encoding="utf-8")
