@@ -509,3 +509,17 @@ def test_the_real_sets_are_read_and_round_trip(data_folder, tmp_path):
                 again = round_trip(made, tmp_path / f"a{ending}")
                 assert np.array_equal(np.asarray(again.scores), made.scores)
                 assert np.array_equal(np.asarray(again.labels), made.labels)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_row_numbers_that_pandas_writes_are_left_alone(tmp_path, ending):
+    import pandas as pd
+
+    table = pd.DataFrame({"logit_0": [0.5, 1.0, 2.0], "logit_1": [1.5, 0.0, 1.0]})
+    table["label"] = [1, 0, 1]
+    table = table.iloc[[2, 0, 1]]  # so that the numbers are no plain count, and are written
+    path = tmp_path / f"table.{ending}"
+    table.to_csv(path) if ending == "csv" else table.to_parquet(path)
+    found = Predictions.read(path)
+    assert np.asarray(found.array).tolist() == table[["logit_0", "logit_1"]].to_numpy().tolist()
+    assert found.ids is None

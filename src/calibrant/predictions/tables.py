@@ -15,6 +15,7 @@ from calibrant.predictions.contents import Contents, notes_from_text
 from calibrant.predictions.sources import FileScores
 from calibrant.predictions.table_files import TableFile, open_table
 
+_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # what pandas calls row numbers it writes
 _COLUMN = re.compile(r"(logit|prob)(?:_(0|[1-9]\d*))?")
 _KIND = {"logit": "logits", "prob": "probs"}
 _EXPECTED = (
@@ -55,7 +56,8 @@ def score_columns(names: Sequence[str]) -> tuple[str, list[str], bool]:
         raise InputError("both logits and probs are given: keep the columns to be judged")
     if not kinds:
         raise InputError(f"no columns of logits or probabilities: {found}")
-    unknown = [name for name in names if name not in scores and name not in ("label", "id")]
+    known = ("label", "id", *_INDEX)
+    unknown = [name for name in names if name not in scores and name not in known]
     if unknown:
         shown = first(repr(name) for name in unknown)
         raise InputError(f"unknown columns {shown}: rename or drop them; {found}")
