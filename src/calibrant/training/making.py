@@ -67,8 +67,9 @@ def make_job(
     if config.compile:
         torch.compiler.reset()  # graphs of earlier runs in this process fill a small store
     # On a card what is not compiled is a graph of its own; elsewhere it is the loss as it is.
-    called_loss = _CompiledLoss(job.loss, config, device) if config.compile else None
-    job.criterion = called_loss or losses.graphed(job.loss)
+    job.criterion = (
+        _CompiledLoss(job.loss, config, device) if config.compile else losses.graphed(job.loss)
+    )
     job.recipe.to(device)
     job.recipe.prepare(job)
     job.network.to(device=device, memory_format=form)  # type: ignore[call-overload]
