@@ -257,11 +257,12 @@ class TestOnACard:
             loss, plain = (losses.get(text, num_samples=64, weight=weight) for _ in range(2))
             loss, plain = losses.graphed(loss.cuda()), plain.cuda()
             logits, target = batch()
-            for _ in range(2):
-                found = checkpoint(call, loss, logits * weight, target, use_reentrant=False)
-                same(
-                    gradient(found, logits), gradient(call(plain, logits * weight, target), logits)
+            for _ in range(2):  # what is computed again sees what the first call recorded
+                found, expected = (
+                    checkpoint(call, one, logits * weight, target, use_reentrant=False)
+                    for one in (loss, plain)
                 )
+                same(gradient(found, logits), gradient(expected, logits))
 
     def test_weights_that_learn_have_their_gradient(self):
         weight = torch.linspace(0.5, 1.5, 10).cuda().requires_grad_()
