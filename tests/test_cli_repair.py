@@ -78,9 +78,10 @@ def test_few_rows_to_choose_by_are_told(tmp_path):
 
 def test_a_ranking_in_a_file_is_whole(folder):
     arguments = ["rank", str(folder / "val.npz"), "--method", "temperature"]
-    shown = runner.invoke(app, [*arguments, "--splits", "2"]).stdout
-    assert "classwise_ece" in shown
-    assert "…" not in shown
+    shown = runner.invoke(app, [*arguments, "--splits", "2"])
+    assert "classwise_ece" in shown.stdout
+    assert "…" not in shown.stdout
+    assert shown.stderr == "fitting temperature\n"  # a log says how far it is
 
 
 def test_fit_takes_a_method_and_keeps_quiet(folder):

@@ -174,13 +174,14 @@ def rank(
 
     console = make_console(stderr=True)
     with console.status("fitting") as status:
+        tell = status.update if console.is_terminal else console.print  # a line each, in a log
         found = rank_all(
             _scores(val, logits, labels, ignore_index, "rank"),
             None if test is None else _scores(test, logits, labels, ignore_index, "rank"),
             methods=method,
             splits=splits,
             seed=seed,
-            tick=lambda name: status.update(f"fitting {name}"),
+            tick=lambda name: tell(f"fitting {name}"),
         )
     if as_json:
         typer.echo(found.to_frame().reset_index().to_json(orient="records", indent=2))
