@@ -49,6 +49,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.suites = {}
+        self.found = {}
         self.sizes = {}  # runs, those among them that wait for their settings to be tuned
 
     @cached_property
@@ -62,10 +63,12 @@ class Results:
     @cached_property
     def frame(self):
         """Every row of the store."""
+        from calibrant.bench.cells import coded
+
         found = self.store.frame()
         if found.empty:
             raise SystemExit(f"{self.folder} holds no results")
-        return found
+        return coded(found)
 
     def suite(self, name):
         """A suite by name, as it was run: with what is chosen in ``choices`` beside the store."""
@@ -79,13 +82,20 @@ class Results:
             self.sizes[name] = len(whole.runs)
         return self.suites[name]
 
+    def of(self, name):
+        """The results of a suite."""
+        from calibrant.bench.cells import results
+
+        if name not in self.found:
+            self.found[name] = results(self.suite(name), self.frame)
+        return self.found[name]
+
     def value(self, *, suite, method, metric, calibrator="none", part="test", what="all", **cell):
         """One figure over seeds."""
-        from calibrant.bench.cells import results
         from calibrant.bench.figures import number, with_error
         from calibrant.bench.statistics import mean_of
 
-        found = results(self.suite(suite), self.frame)
+        found = self.of(suite)
         values = found.values(metric, calibrator=calibrator, part=part)
         fits = [
             runs
@@ -103,7 +113,6 @@ class Results:
 
     def table(self, *, suite, part="test", down=None, **options):
         """A table of a suite, or of some of its blocks."""
-        from calibrant.bench.cells import results
         from calibrant.bench.tables import table
 
         lists = {
@@ -113,7 +122,7 @@ class Results:
         }
         whole = self.suite(suite)
         made = table(whole, self.frame, **lists, part=part.split(";"), down=down)
-        found = results(whole, self.frame)
+        found = self.of(suite)
         blocks = tuple(block for block in made.blocks if _fits(found, block.cell, options))
         return f"\n{replace(made, blocks=blocks).to_markdown().strip()}\n"
 
@@ -148,13 +157,12 @@ class Results:
 
     def best(self, *, suite, metric, calibrator):
         """How often a calibrator has the best mean, of those the suite names."""
-        from calibrant.bench.cells import results
         from calibrant.bench.figures import canonical, higher_is_better
         from calibrant.bench.statistics import mean_of
 
-        whole = self.suite(suite)
-        found = results(whole, self.frame)
-        asked = {canonical(name) for _, spec in whole.specs for name in spec.calibrators}
+        found = self.of(suite)
+        specs = [spec for _, spec in self.suite(suite).specs]
+        asked = {canonical(name) for spec in specs for name in spec.calibrators}
         means = {}
         for name in sorted(asked):
             for place, runs in found.values(metric, calibrator=name).items():
@@ -167,12 +175,10 @@ class Results:
 
     def runs(self, *, suite=None):
         """How many runs there are."""
-        from calibrant.bench.cells import results
-
         if suite is None:
             tests = self.frame[self.frame["part"] == "test"]
             return f"{tests['key'].nunique():,}"
-        found = results(self.suite(suite), self.frame)
+        found = self.of(suite)
         return f"{len(found.done):,} of {len(found.plan):,}"
 
     @cached_property

@@ -47,6 +47,15 @@ def test_rows_come_back_as_they_went_in(tmp_path):
     assert store.done(TWO.key) == set()
 
 
+def test_a_frame_is_its_caller_s_own_and_knows_what_was_added_since(tmp_path):
+    store = Store(tmp_path)
+    store.add(ONE.key, [row(value=0.5)])
+    store.frame()["value"] = 7.0
+    assert store.frame()["value"].tolist() == [0.5]
+    Store(tmp_path).add(TWO.key, [row(TWO, value=0.25)])  # by another process, say
+    assert sorted(store.frame()["value"]) == [0.25, 0.5]
+
+
 def test_the_latest_of_a_figure_wins_whatever_the_order_of_files(tmp_path):
     new = row(value=2.0, written="2026-01-02T00:00:00.000000Z")
     for number, order in enumerate(([new, row(value=1.0)], [row(value=1.0), new])):

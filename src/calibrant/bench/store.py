@@ -37,6 +37,7 @@ class Store:
         self.folder = Path(folder)
         self._tables: dict[str, Any] = {}  # files do not change: each is read once
         self._marks: dict[str, dict[str, Marks]] = {}
+        self._whole: tuple[list[str], pd.DataFrame] | None = None
 
     def add(self, key: str, rows: Sequence[Row] | Sequence[Mapping[str, Any]]) -> Path:
         """Write rows of one run, all or none, as a new file."""
@@ -47,7 +48,11 @@ class Store:
 
     def frame(self) -> pd.DataFrame:
         """Every result; of those of one figure the latest written."""
-        return _frame([table for _, table in self._read()])
+        read = dict(self._read())
+        names = [path.name for path in read]
+        if self._whole is None or self._whole[0] != names:
+            self._whole = names, _frame(list(read.values()))
+        return self._whole[1].copy()
 
     def done(self, key: str) -> set[tuple[str, str]]:
         """The (part, calibrator) pairs marked as measured."""
