@@ -1,14 +1,15 @@
 """What every training loss costs beside cross-entropy: alone, and in a whole training step.
 
     python benchmarks/losses.py --json here.json             # CPU, and CUDA where there is one
-    python benchmarks/losses.py --devices cuda --parts step --step resnet18 --settings compiled
+    python benchmarks/losses.py --devices cuda --parts step --step resnet18 --settings graphed
     python benchmarks/losses.py --report here.json there.json --write benchmarks/LOSSES.md
 
 Alone: forward and backward of random logits, as a ratio to `torch.nn.functional.cross_entropy`
 of the same logits, both timed in turn, the median of several rounds. In a step (CUDA, unless
 networks are named): a network's whole step (forward, loss, backward, SGD) in bfloat16 with
-channels last, in turns with cross-entropy's (see losses_steps.py). What was measured is written
-as it goes, into a file that may hold other parts already.
+channels last, in turns with cross-entropy's (see losses_steps.py), and what the host's part of
+the loss takes by itself (losses_host.py). What was measured is written as it goes, into a file
+that may hold other parts already.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from losses_host import host_time
 from losses_report import HEAD, NAMES, merged, report
 from losses_steps import CUDA_ONLY, SETTINGS, STEPS, caller, trainable, whole_steps
 from losses_waits import FLAT_ONLY, waits
@@ -35,7 +37,7 @@ SIZES = {
     "8x12x180x240": (8, 12, 180, 240),
 }
 MEMORY = {"cpc": (256, 1000), "kde_ece": (1024, 1000)}
-PARTS = ("step", "waits", "memory", "alone")
+PARTS = ("step", "host", "waits", "memory", "alone")
 
 
 def main() -> None:
@@ -88,6 +90,9 @@ def measure(device: torch.device, given: argparse.Namespace) -> dict:
         save()
     if "memory" in given.parts and cuda:
         found["memory"] = {name: memory(name) for name in MEMORY if name in given.only}
+        save()
+    if "host" in given.parts and cuda:
+        found["host"] = {name: host_time(name, device) for name in given.only}
         save()
     if "step" in given.parts:
         networks = given.step or (["resnet18", "resnet50"] if cuda else [])

@@ -11,6 +11,7 @@ from losses_steps import SETTINGS, quartiles
 NAMES = [*PRIMARY, *SECONDARY]
 ALLOWED = {"r_aurc": 5.0, "kde_ece": 10.0, "cpc": 10.0}  # per cent of a step; 3 for all others
 MEMORY_ALLOWED = 1024.0  # MiB
+HOST_BOUND = "resnet18"  # the network whose step the host's time is told as a share of
 
 HEAD = """# What the losses cost
 
@@ -45,6 +46,8 @@ def report(found: list[dict]) -> str:
         )
         if one.get("steps"):
             parts += [targets(one), *step_tables(one)]
+        if one.get("host"):
+            parts.append(host_table(one))
         if one.get("profiled"):
             waiting = [
                 f"{name} of {kind} ({', '.join(calls)})"
@@ -78,6 +81,33 @@ def report(found: list[dict]) -> str:
         if one.get("alone"):
             parts.append(alone_table(one))
     return "\n\n".join(parts)
+
+
+def host_table(one: dict) -> str:
+    """What the host spends on a loss, and the share of its step with cross-entropy."""
+    step = one.get("steps", {}).get(f"{HOST_BOUND}/eager")
+    whole = 1e3 * statistics.median(step["plain_ms"]) if step else None
+    share = f", and as a share of {HOST_BOUND}'s step of {whole / 1e3:.1f} ms" if whole else ""
+    lines = [
+        "The host's time for forward and backward at 512x100 in bfloat16, the card not waited "
+        f"for: microseconds, and how many more than cross-entropy's{share}. Where the host bounds "
+        "a step, that is what the loss adds to it.",
+        "",
+        "| loss | eager | by `losses.graphed` |",
+        "|---|---:|---:|",
+    ]
+    for name in NAMES:
+        cells = []
+        for setting in ("eager", "graphed"):
+            cell = one["host"].get(name, {}).get(setting)
+            if cell:
+                part = f", {100 * cell['more'] / whole:+.1f}%" if whole else ""
+                cells.append(f"{cell['us']:.0f} ({cell['more']:+.0f}{part})")
+            else:
+                cells.append("")
+        if any(cells):
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def alone_table(one: dict) -> str:

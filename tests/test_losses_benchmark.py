@@ -90,6 +90,26 @@ def test_overhead_is_over_the_neighbours(monkeypatch):
         assert found["losses"][name]["overhead"] == pytest.approx([100.0] * 3)
 
 
+def test_the_host_s_own_time_is_told_as_a_share_of_a_step(monkeypatch):
+    import losses_host
+    from losses_report import report
+
+    clock = iter(range(100_000))
+    monkeypatch.setattr(losses_host.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(losses_host, "as_set", lambda name, *_: called.append(name) or plain)
+    called, plain = [], torch.nn.functional.cross_entropy
+    found = losses_host.host_time("focal", torch.device("cpu"), rows=4, classes=3, rounds=2)
+    assert called == ["focal"]  # nothing is a CUDA graph on a CPU
+    assert found == {"eager": {"us": 2e5, "more": 0.0}}  # a second of the clock for five calls
+    host = {"focal": {"eager": {"us": 300.0, "more": 200.0}, "graphed": {"us": 90, "more": -10}}}
+    steps = {"resnet18/eager": {"plain_ms": [9.0, 10.0, 30.0], "losses": {}}}
+    text = report([{"device": "D", "torch": "2", "host": host}])
+    assert "| `focal` | 300 (+200) | 90 (-10) |" in text
+    whole = {**steps["resnet18/eager"], "batch": 512, "steps": 1, "setting": "eager", "rounds": 1}
+    one = {"device": "D", "torch": "2", "host": host, "steps": {"resnet18/eager": whole}}
+    assert "| `focal` | 300 (+200, +2.0%) | 90 (-10, -0.1%) |" in report([one])
+
+
 def test_verdicts():
     from losses_report import verdict
 
