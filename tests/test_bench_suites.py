@@ -26,6 +26,7 @@ NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 ASKED = [
     "digits",
     "quick-cifar",
+    "quick-meta-acc",
     "quick-papers",
     "r-aurc",
     "soft-calibration",

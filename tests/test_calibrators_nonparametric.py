@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from sklearn.isotonic import IsotonicRegression
 from torch.nn.functional import cross_entropy
 
@@ -21,6 +21,7 @@ from calibrant.calibrators.isotonic import common_runs, runs_of, smoothed_blocks
 from calibrant.calibrators.one_vs_rest import bisect, interpolate, log_odds, minimise, search
 from calibrant.calibrators.spline import fit_slope, natural_basis
 from calibrant.functional.errors import InputError
+from calibrant.metrics import ece
 
 METHODS = [
     ("isotonic", {}),
@@ -36,6 +37,7 @@ METHODS = [
     ("intra_order", {"form": "line"}),
     ("meta_cal", {}),
     ("meta_cal", {"form": "coverage_accuracy", "accuracy": 0.6}),
+    ("meta_cal", {"keep_predictions": False}),
 ]
 IDS = ["-".join([name, *map(str, options.values())]) for name, options in METHODS]
 every = pytest.mark.parametrize(("name", "options"), METHODS, ids=IDS)
@@ -603,6 +605,61 @@ def test_accuracy_asked_for_is_reached_by_the_rows_kept():
     easy = fitted("meta_cal", {**options, "accuracy": 0.1}, z, y)
     plain = fitted("temperature", {}, z, y)
     assert torch.allclose(easy.predict_proba(z), plain.predict_proba(z))
+
+
+@pytest.mark.parametrize("form", ["miscoverage", "coverage_accuracy"])
+def test_the_authors_form_by_loops_over_scalars(form):
+    z, y = rows(300, 3)
+    options = {"form": form, "miscoverage": 0.2, "accuracy": 0.75, "keep_predictions": False}
+    found = fitted("meta_cal", options, z, y).predict_proba(z).tolist()
+
+    def softmax(row, heat=1.0):
+        top = max(row)
+        weights = [math.exp((one - top) / heat) for one in row]
+        return [one / sum(weights) for one in weights]
+
+    logits, labels = z.tolist(), y.tolist()
+    spread = [-sum(p * math.log(p) for p in softmax(row)) for row in logits]
+    right = [row.index(max(row)) == label for row, label in zip(logits, labels, strict=True)]
+    if form == "miscoverage":  # a fifth of the rows predicted right, and one more, are turned away
+        of_right = sorted(h for h, is_right in zip(spread, right, strict=True) if is_right)
+        bound = of_right[math.ceil(0.8 * (len(of_right) + 1)) - 1]
+    else:
+        bound = max(
+            h
+            for h in spread
+            if np.mean([ok for ok, other in zip(right, spread, strict=True) if other <= h]) >= 0.75
+        )
+    kept = [i for i, h in enumerate(spread) if h <= bound]
+    assert 30 < len(kept) < 270
+
+    def cost(heat):
+        return -sum(math.log(softmax(logits[i], heat)[labels[i]]) for i in kept)
+
+    heat = minimize_scalar(cost, bounds=(0.05, 20), method="bounded").x
+    for i, row in enumerate(found):
+        wanted = softmax(logits[i], heat) if i in kept else [1 / 3] * 3
+        assert row == pytest.approx(wanted, abs=1e-5 if i in kept else 0)
+
+
+def test_what_is_turned_away_is_as_often_right_as_it_says():
+    z, y = rows(4000, 4)
+    test, labels = rows(20_000, 4, seed=1)
+    options = {"form": "coverage_accuracy", "accuracy": 0.9}
+    plain = fitted("temperature", {}, z, y)
+    kept, lost = (
+        fitted("meta_cal", {**options, "keep_predictions": one}, z, y) for one in (True, False)
+    )
+    assert kept.preserves_predictions
+    assert not lost.preserves_predictions
+
+    def accuracy(made):
+        return float((made(test).argmax(1) == labels).double().mean())
+
+    assert accuracy(kept) == accuracy(plain) > accuracy(lost) + 0.05
+    found = {made: float(ece(made(test), labels)) for made in (plain, kept, lost)}
+    assert found[lost] < 0.02
+    assert found[kept] > found[lost] + 0.05
 
 
 def test_an_accuracy_out_of_reach_is_an_error():

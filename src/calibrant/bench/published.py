@@ -67,7 +67,7 @@ AFTER = {
     "+ts r-aurc": "temperature(objective=ece,on=train)",  # how that paper chooses T
     "+ts acls": "temperature(objective=ece)",
     "+ts_sb_ece": "temperature(objective=sb_ece)",
-    "+meta_acc": "meta_cal(accuracy=0.9,form=coverage_accuracy)",
+    "+meta_acc": "meta_cal(accuracy=0.98,form=coverage_accuracy,keep_predictions=False)",
     "+dirichlet": "dirichlet",
     "+mac_cal": "mac_cal_head",
 }

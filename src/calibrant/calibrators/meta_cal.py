@@ -26,13 +26,17 @@ class MetaCal(Calibrator):
     of the n rows predicted right, so that a new such row is turned away with probability at
     most α = ``miscoverage``. ``form="coverage_accuracy"`` (MetaAcc): the largest r whose
     kept rows reach ``accuracy``; an error where no r does. Where nothing need be turned away
-    this is temperature. The uniform answer is tilted by 1e-3 in the order of the logits, so
-    every prediction is kept. It costs ln K nats a row: this method is for calibration error
-    under a stated guarantee, not for likelihood.
+    this is temperature.
+
+    Rows turned away cost ln K nats each: this method is for calibration error under a stated
+    guarantee, not for likelihood. ``keep_predictions=False`` is the authors': such a row is
+    uniform to the last digit, names no class (the first, to who asks), and is right as often as
+    it says; accuracy pays. By default the uniform is tilted by 1e-3 in the order of the logits,
+    so that predictions are kept; rows turned away are then right more often than they say, which
+    ECE counts.
     """
 
     name = "meta_cal"
-    preserves_predictions = True
 
     threshold_: Tensor
     temperature_: Tensor
@@ -43,6 +47,7 @@ class MetaCal(Calibrator):
         form: str = "miscoverage",
         miscoverage: float = 0.05,
         accuracy: float = 0.9,
+        keep_predictions: bool = True,
         from_logits: bool = True,
     ) -> None:
         super().__init__(from_logits=from_logits)
@@ -54,8 +59,14 @@ class MetaCal(Calibrator):
                 f"{miscoverage} and {accuracy}"
             )
         self.form, self.miscoverage, self.accuracy = form, miscoverage, accuracy
+        self.keep_predictions = keep_predictions
         self.register_buffer("threshold_", torch.zeros((), dtype=torch.float64))
         self.register_buffer("temperature_", torch.ones((), dtype=torch.float64))
+
+    @property
+    def preserves_predictions(self) -> bool:  # type: ignore[override]
+        """Whether no argmax ever changes."""
+        return self.keep_predictions
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         spread = torch.cat([entropy(logits[rows]) for rows in row_blocks(logits)]).double()
@@ -81,7 +92,8 @@ class MetaCal(Calibrator):
     def _map(self, logits: Tensor) -> Tensor:
         behind = logits - logits.amax(dim=1, keepdim=True)
         deepest = behind.amin(dim=1, keepdim=True).abs()
-        flat = _TILT * behind / deepest.clamp_min(torch.finfo(behind.dtype).tiny)
+        tilt = _TILT if self.keep_predictions else 0.0
+        flat = tilt * behind / deepest.clamp_min(torch.finfo(behind.dtype).tiny)
         trusted = (entropy(logits) <= self.threshold_.to(logits.dtype)).unsqueeze(1)
         return torch.where(trusted, behind / self.temperature_.to(logits.dtype), flat)
 
