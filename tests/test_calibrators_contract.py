@@ -362,3 +362,12 @@ def test_names_are_looked_up_kindly():
     with pytest.raises(InputError, match="Did you mean temperature"):
         get("temprature")
     assert list(available()) == list(NAMES)
+
+
+def test_a_calibrator_says_what_it_is():
+    made = get("temperature", objective="focal")
+    assert repr(made) == "Temperature(objective='focal', not fitted)"
+    z = torch.tensor([[2.0, 0.0]] * 4)
+    made = get("temperature").fit(z, torch.tensor([0, 0, 0, 1]))
+    assert repr(made) == "Temperature(temperature_=1.82, 2 classes)"  # 2 / ln 3
+    assert repr(copy.deepcopy(made).to("meta")) == "Temperature()"

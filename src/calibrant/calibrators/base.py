@@ -132,6 +132,25 @@ class Calibrator(nn.Module):
         names = inspect.signature(type(self).__init__).parameters
         return {name: getattr(self, name) for name in names if name != "self"}
 
+    def extra_repr(self) -> str:
+        """Options that are not the usual ones, and what was fitted as far as it is one number."""
+        usual = inspect.signature(type(self).__init__).parameters
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.options().items()
+            if value != usual[name].default
+        ]
+        if self.num_classes_.is_meta:  # holds no numbers
+            return ", ".join(shown)
+        if not self.is_fitted:
+            return ", ".join([*shown, "not fitted"])
+        numbers = [
+            f"{name}={float(value):.4g}"
+            for name, value in self.named_buffers(recurse=False)
+            if value.ndim == 0 and name != "num_classes_"
+        ]
+        return ", ".join([*shown, *numbers, f"{int(self.num_classes_)} classes"])
+
     @property
     def is_fitted(self) -> bool:
         """Whether `fit` was called, or a fitted state loaded."""
