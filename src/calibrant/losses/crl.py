@@ -47,7 +47,8 @@ class CorrectnessRanking(SecondaryLoss):
     then records whether these rows were classified right: one pass over the training set is
     one more time seen. Nothing is recorded in ``eval()`` or without gradients, and
     ``history.record(index, correct)`` does it by hand. Under data parallelism pairs are those
-    of the local batch; call ``history.synchronize()`` after each epoch and before saving.
+    of the local batch; call ``history.synchronize()`` after each epoch and before saving. Keep it
+    out of activation checkpoints: what they compute again would see, and record, what it recorded.
     """
 
     name = "crl"
