@@ -219,6 +219,34 @@ def test_a_lost_run_costs_a_comparison_and_not_a_seed_of_all():
     assert "mean of 2 comparisons (1 with fewer seeds left out)" in found.reason
 
 
+def test_a_mean_over_one_data_set_says_nothing_of_another():
+    suite = small(data="cifar10, cifar100")
+    test = {**BETTER, "right": {"method": ["cross_entropy", "mbls"]}, "decide": "mean"}
+    whole = {**AHEAD, "mbls": [0.03, 0.031, 0.032]}
+    assert outcome(test, frame_of(suite, whole), suite).status == "holds"
+    frame = frame_of(suite, whole)
+    frame = frame[(frame["data"] == "cifar10") | (frame["seed"] < 2)]
+    found = outcome(test, frame, suite)
+    assert found.status == "not decided"
+    assert "mean of 2 comparisons (2 with fewer seeds left out), none of them of" in found.reason
+    assert "cifar100" in found.reason
+
+
+def test_what_is_not_as_in_the_paper_is_told_of_other_suites_than_its_own():
+    both = ("acls", "small")
+    one = claim(BETTER, both, here="fewer\n epochs")
+    assert one.here == {"small": "fewer epochs"}
+    suite = small()
+    found, *_ = judge([one], frame_of(suite, AHEAD), [suite])
+    assert why(found).endswith("; not as in the paper: fewer epochs")
+    assert values([found])[0]["here"] == "fewer epochs"
+    none, *_ = judge([one], frame_of(suite, AHEAD).head(0), [suite])
+    assert "not as in" not in why(none)  # nothing was judged
+    assert claim(BETTER, both, here={"small": "longer"}).here == {"small": "longer"}
+    with pytest.raises(InputError, match="other"):
+        claim(BETTER, both, here={"other": "longer"})
+
+
 def test_some_comparison_is_enough():
     suite = small(data="cifar10, cifar100")
     shift = {"cifar10": 0.02, "cifar100": -0.02}

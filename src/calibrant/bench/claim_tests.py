@@ -269,7 +269,8 @@ def _mean(
 ) -> Verdict:
     """The mean gain of all comparisons, by one paired test."""
     shifted = moved(overall, test.margin)
-    kept = len(found) if test.pairs == "settings" else len(_aligned(found)[0])
+    taken = list(found) if test.pairs == "settings" else _aligned(found)[0]
+    kept = len(taken)
     reason = f"mean of {kept} comparison{'s' * (kept > 1)}"
     if kept < len(found):
         reason += f" ({len(found) - kept} with fewer seeds left out)"
@@ -280,6 +281,12 @@ def _mean(
     if not shifted.tested:
         reason += f"; {shifted.count} pair{'s' * (shifted.count != 1)} are too few to test"
     status = {1: HOLDS, -1: FAILS, 0: OPEN}[stand(shifted)]
+    cells = {one.cell for one in taken}
+    away = [one for one in found if one.cell not in cells]
+    if away and status != OPEN:  # a mean over one data set says nothing of another
+        told = listed(list(dict.fromkeys(one.cell for one in away)))
+        places = tuple(place for one in away for place in one.places)
+        return Verdict(OPEN, f"{reason}, none of them of {told}", places=places)
     places = tuple(place for one in found for place in one.places)
     return Verdict(status, reason, (shifted,), places, tuple(found))
 

@@ -85,6 +85,7 @@ def values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "suite": one.suite,
             "status": one.status,
             "reason": one.reason,
+            "here": _differs(one),
             "metric": one.metric,
             "effect": _plain(one.effect),
             "low": _plain(one.low),
@@ -122,6 +123,8 @@ def why(outcome: Outcome) -> str:
         parts.append(f"the suite does not have {', '.join(outcome.absent)}")
     if outcome.status == OPEN:
         parts += _open(outcome)
+    if told := _differs(outcome):
+        parts.append(f"not as in the paper: {told}")
     return "; ".join(parts)
 
 
@@ -132,6 +135,11 @@ def by_paper(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 _STATUSES = (HOLDS, FAILS, OPEN)
+
+
+def _differs(outcome: Outcome) -> str:
+    """What of the figures judged was not made as the paper made its own."""
+    return outcome.claim.here.get(outcome.suite, "") if outcome.begun else ""
 
 
 def _open(outcome: Outcome) -> list[str]:

@@ -18,13 +18,15 @@ A claim is a comparison: ``left`` has a better figure than ``right``. Its test s
 - ``pairs``: ``seeds`` (the default), or ``settings``, where every comparison is one pair;
 - or ``correlation``: two metrics that go together over methods and ``calibrator``s, and
   ``against``, a third that goes with the second less.
+
+``here`` says what is not as in the paper: by suite, or of every suite but the paper's own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).with_name("claims.yaml")
 KEYS = ("id", "paper", "where", "says", "suites", "test")
+MAY_SAY = ("here",)
 TEST_KEYS = (
     "metric",
     "better",
@@ -103,6 +106,7 @@ class Claim:
     says: str
     suites: tuple[str, ...]
     test: Test
+    here: Mapping[str, str] = field(default_factory=dict)  # by suite: what differs from the paper
 
 
 def read(path: str | Path | None = None) -> tuple[Claim, ...]:
@@ -130,7 +134,7 @@ def parse(found: Mapping[str, Any]) -> Claim:
     """A claim from its mapping; unknown words are errors."""
     name = str(found.get("id", "?"))
     try:
-        _known(found, KEYS)
+        _known(found, (*KEYS, *MAY_SAY))
         for key in KEYS:
             if key not in found:
                 raise InputError(f"{key} is missing")
@@ -143,6 +147,7 @@ def parse(found: Mapping[str, Any]) -> Claim:
             says=" ".join(str(found["says"]).split()),
             suites=_several(found["suites"]),
             test=_test(found["test"]),
+            here=_here(found),
         )
     except InputError as error:
         raise InputError(f"claim {name}: {error}") from None
@@ -282,6 +287,14 @@ def _lower(better: object, metric: str) -> bool:
     if better not in ("lower", "higher"):
         raise InputError(f"better is lower or higher, found {better!r}")
     return better == "lower"
+
+
+def _here(found: Mapping[str, Any]) -> dict[str, str]:
+    told = found.get("here", {})
+    if isinstance(told, str):
+        told = {suite: told for suite in _several(found["suites"]) if suite != found["paper"]}
+    _known(told, _several(found["suites"]))
+    return {suite: " ".join(str(words).split()) for suite, words in told.items()}
 
 
 def _known(found: Mapping[str, Any], keys: Iterable[str]) -> None:
