@@ -232,6 +232,13 @@ def test_a_mean_over_one_data_set_says_nothing_of_another():
     assert "cifar100" in found.reason
 
 
+def test_a_gain_in_several_metrics_names_them_all():
+    suite = small()
+    runs = {(name, "none", of): one for name, one in AHEAD.items() for of in ("ece", "mce")}
+    found = outcome({**BETTER, "metric": ["ece", "mce"]}, frame_of(suite, runs), suite)
+    assert gain(found).startswith("ECE, MCE +2.00%")
+
+
 def test_what_is_not_as_in_the_paper_is_told_of_other_suites_than_its_own():
     both = ("acls", "small")
     one = claim(BETTER, both, here="fewer\n epochs")

@@ -175,8 +175,8 @@ def _number(outcome: Outcome) -> Callable[[float, bool], str]:
 
 
 def _label(outcome: Outcome) -> str:
-    if not outcome.claim.test.correlation:
-        return label(outcome.metric)
+    if not outcome.claim.test.correlation:  # a gain in several is the mean of all
+        return ", ".join(map(label, outcome.claim.test.metrics)) or label(outcome.metric)
     return "z" if outcome.claim.test.against else "r"
 
 
