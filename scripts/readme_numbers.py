@@ -12,7 +12,8 @@ README.md and results/README.md is made from the store in ``results/``:
 - ``table``: suite, and metrics, methods, calibrators, part (lists with ``;``), down, and the
   settings of the blocks to show;
 - ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
-- ``claim``: id; whether it holds, or with ``what=share`` in how many comparisons, as ``7 of 9``;
+- ``claim``: id; whether it holds, with ``what=share`` in how many comparisons, as ``7 of 9``, or
+  with ``what=gain`` the gain that its outcome names;
 - ``best``: suite, metric, calibrator: in how many rows this one of the suite's calibrators has the
   best mean, as ``7 of 9``;
 - ``runs``: how many runs the store has results of; ``suite=`` for one suite's;
@@ -146,11 +147,16 @@ class Results:
 
     def claim(self, *, id, what="status"):
         """What is said of one claim."""
-        found = {
-            one.status if what == "status" else "".join(re.findall(r"\d+ of \d+", one.reason)[:1])
-            for one in self.outcomes
-            if one.claim.id == id
+        from calibrant.bench.figures import number
+
+        says = {
+            "status": lambda one: one.status,
+            "share": lambda one: "".join(re.findall(r"\d+ of \d+", one.reason)[:1]),
+            "gain": lambda one: "" if one.effect is None else number(one.metric, one.effect),
         }
+        if what not in says:
+            raise SystemExit(f"results:claim what={what} is none of {', '.join(says)}")
+        found = {says[what](one) for one in self.outcomes if one.claim.id == id}
         if len(found) != 1 or "" in found:
             raise SystemExit(f"results:claim id={id} what={what}: {sorted(found) or 'none'} found")
         return found.pop()

@@ -95,21 +95,28 @@ def test_claims_and_calibrators_are_counted(script, root, monkeypatch):
         root,
         "<!-- results:best suite=small metric=ece calibrator=temperature --><!-- /results -->|"
         "<!-- results:claim id=one --><!-- /results -->|"
-        "<!-- results:claim id=one what=share --><!-- /results -->",
+        "<!-- results:claim id=one what=share --><!-- /results -->|"
+        "<!-- results:claim id=one what=gain --><!-- /results -->",
     )
 
     class Outcome:
-        def __init__(self, name, status, reason):
-            self.claim = type("Claim", (), {"id": name})
-            self.status, self.reason = status, reason
+        metric = "ece"
 
-    told = [Outcome("one", "holds", "ahead in 7 of 9 (and 2 of 3)"), Outcome("two", "fails", "")]
+        def __init__(self, name, status, reason, effect):
+            self.claim = type("Claim", (), {"id": name})
+            self.status, self.reason, self.effect = status, reason, effect
+
+    one = Outcome("one", "holds", "ahead in 7 of 9 (and 2 of 3)", 0.0263)
+    told = [one, Outcome("two", "fails", "", None)]
     monkeypatch.setattr(script.Results, "outcomes", told)
     script.main(["--root", str(root)])
-    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:3]]
-    assert found == ["1 of 1", "holds", "7 of 9"]  # acls alone has figures after a temperature
+    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
+    # acls alone has figures after a temperature
+    assert found == ["1 of 1", "holds", "7 of 9", "2.63"]
     for wrong, says in (
         ("claim id=two what=share", "id=two what=share"),
+        ("claim id=two what=gain", "id=two what=gain"),
+        ("claim id=one what=mean", "none of status, share, gain"),
         ("claim id=three", "none found"),
         ("best suite=small metric=ece calibrator=vector", "no ece of vector in small"),
     ):

@@ -662,6 +662,22 @@ def test_what_is_turned_away_is_as_often_right_as_it_says():
     assert found[kept] > found[lost] + 0.05
 
 
+@pytest.mark.parametrize("name", ["repvgg-a2", "resnet20", "vgg19bn"])
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_on_real_networks_calibration_is_paid_for_with_accuracy(data_folder, data, name):
+    """The figures that results/README.md tells of six networks."""
+    with np.load(data_folder / "logits" / f"{data}-{name}.npz") as found:
+        z, y = torch.from_numpy(found["logits"]).float(), torch.from_numpy(found["labels"]).long()
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    fit, test = order[: len(z) // 2], order[len(z) // 2 :]
+    options = {"form": "coverage_accuracy", "accuracy": 0.98, "keep_predictions": False}
+    after = fitted("meta_cal", options, z[fit], y[fit])(z[test])
+    lost = ((z[test].argmax(1) == y[test]).double() - (after.argmax(1) == y[test]).double()).mean()
+    assert 0.045 <= lost < 0.635
+    assert 0.001 < ece(after, y[test]) < 0.0065
+    assert ece(z[test], y[test]) > 0.025
+
+
 def test_an_accuracy_out_of_reach_is_an_error():
     z = torch.zeros(10, 2)
     with pytest.raises(InputError, match=r"at most 0\.000"):

@@ -92,8 +92,9 @@ class MetaCal(Calibrator):
     def _map(self, logits: Tensor) -> Tensor:
         behind = logits - logits.amax(dim=1, keepdim=True)
         deepest = behind.amin(dim=1, keepdim=True).abs()
-        tilt = _TILT if self.keep_predictions else 0.0
-        flat = tilt * behind / deepest.clamp_min(torch.finfo(behind.dtype).tiny)
+        flat = _TILT * behind / deepest.clamp_min(torch.finfo(behind.dtype).tiny)
+        if not self.keep_predictions:
+            flat = torch.zeros_like(behind)
         trusted = (entropy(logits) <= self.threshold_.to(logits.dtype)).unsqueeze(1)
         return torch.where(trusted, behind / self.temperature_.to(logits.dtype), flat)
 
