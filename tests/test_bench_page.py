@@ -20,7 +20,7 @@ VALUES = {
     "acls": [0.013, 0.0138, 0.0121],
     "mbls": [0.014, None, None],
     ("acls", "temperature"): [0.01, 0.01, 0.012],
-    ("acls", "isotonic"): [0.01, 0.01, 0.012],
+    ("acls", "vector"): [0.01, 0.01, 0.012],
     ("acls", "none", "ece", "test:fog:3"): [0.1, 0.11, 0.12],
     ("acls", "none", "ood_auroc", "ood:cifar100"): [0.9, 0.91, 0.92],
 }
@@ -44,7 +44,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page():
     suite = small(
-        name="acls", more="published: {paper: acls, tables: [Table 3]}\nafter: [shift, ood]"
+        name="acls",
+        more="published: {paper: acls, tables: [Table 3]}\n"
+        "after: [shift, ood: {calibrators: [vector]}]",
     )
     text = render(suite, frame_of(suite, VALUES, seconds=31.0), pictures={"A <b>picture": SVG})
     found = Page()

@@ -164,6 +164,8 @@ methods:
   mixup_alpha=0.2: {recipe: mixup, recipe_options: {alpha: 0.2}}
   mixup_alpha=1.0: {recipe: mixup, recipe_options: {alpha: 1.0}}
   mit_alpha=1.0: {recipe: mit}
+calibrators: [temperature]
+after: [mac_cal_head, mac_cal_head: {gamma: 0.9}, mac_cal_head: {gamma: 0.98}]
 """
 
 

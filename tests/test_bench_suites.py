@@ -41,6 +41,7 @@ ASKED = [
     "r-aurc-sweeps",
     "acls-grid",
     "acls-ablation",
+    "mac-cal-gamma",
     "mac-cal-sweeps",
     "mac-cal-ablation",
     "hard-classes",
@@ -60,6 +61,7 @@ QUICK = [
     "r-aurc-sweeps",
     "acls-grid",
     "acls-ablation",
+    "mac-cal-gamma",
     "mac-cal-sweeps",
     "mac-cal-ablation",
 ]

@@ -225,15 +225,37 @@ def test_rows_may_be_calibrators():
         ("acls", after): [0.03 / k, 0.031 / k, 0.032 / k]
         for k, after in enumerate(("none", "temperature", "isotonic"), 1)
     }
-    made = table(suite, frame_of(suite, values), "ece", methods=["acls"])
+    frame = frame_of(suite, values)
+    assert list(entries(table(suite, frame, "ece", methods=["acls"]))) == ["none", "temperature"]
+    every = ["none", "temperature", "isotonic"]
+    made = table(suite, frame, "ece", methods=["acls"], calibrators=every)
     assert made.down == "calibrator"
-    assert list(entries(made)) == ["none", "temperature", "isotonic"]
+    assert list(entries(made)) == every
     assert entries(made)["isotonic"][0].best
     assert entries(made)["isotonic"][0].told is True
     (row,) = [
         row for row in csv.DictReader(io.StringIO(made.to_csv())) if row["calibrator"] == "isotonic"
     ]
     assert row["method"] == "acls"
+
+
+def test_calibrators_of_another_suite_of_the_same_runs_are_told_there():
+    """Second stages, and what is on top of them, are named as the results name them."""
+    more = """after:
+  - mac_cal_head: {gamma: 0.9, precision: bf16, then: [temperature], crossfit: true}
+  - ood: {calibrators: [vector]}"""
+    suite = small(more=more)
+    head = "mac_cal_head(gamma=0.9)"
+    own = ["none", "temperature", head, f"{head}+temperature", "vector"]
+    others = ["isotonic", "mac_cal_head", "mac_cal_head(gamma=0.8)", "hard_classes:even"]
+    names = enumerate([*others, *own[::-1]], 1)
+    frame = frame_of(suite, {("acls", name): [0.03 / k, 0.04 / k, 0.05 / k] for k, name in names})
+    found = results(suite, frame)
+    assert list(found.own_calibrators) == own
+    assert set(found.calibrators) == {*own, *others[:3]}  # the last is a look into a network
+    assert list(entries(table(suite, frame, "ece", methods=["acls"]))) == own
+    (every,) = [one for one in chapters(suite, frame) if "every" in one.title]
+    assert {column.calibrator for column in every.table.columns} == set(own)
 
 
 def test_parts_by_pattern_are_averaged():

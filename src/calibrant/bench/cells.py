@@ -134,7 +134,7 @@ class Results:
 
         return spreads_of(self.frame)
 
-    @property
+    @cached_property
     def calibrators(self) -> tuple[str, ...]:
         """Every calibrator of test rows: none, those of the suite in its order, others.
 
@@ -142,9 +142,18 @@ class Results:
         """
         judged = self.rows.loc[self.rows["part"] == "test", "calibrator"]
         measured = [str(name) for name in dict.fromkeys(judged) if ":" not in str(name)]
-        asked = [canonical(name) for _, spec in self.suite.specs for name in spec.calibrators]
-        order = [name for name in dict.fromkeys(["none", *asked]) if name in measured]
-        return tuple(dict.fromkeys([*order, *measured]))
+        return tuple(dict.fromkeys([*(one for one in self._asked if one in measured), *measured]))
+
+    @property
+    def own_calibrators(self) -> tuple[str, ...]:
+        """Those of them that the suite asks for, not another of the same runs."""
+        return tuple(one for one in self.calibrators if one in self._asked)
+
+    @cached_property
+    def _asked(self) -> dict[str, None]:
+        """The calibrators and second stages of the suite, in its order, ``none`` first."""
+        names = (canonical(name) for _, spec in self.suite.specs for name in spec.judged)
+        return dict.fromkeys(["none", *names])
 
     def values(
         self, metric: str, *, calibrator: str = "none", part: str = "test"

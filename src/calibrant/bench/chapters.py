@@ -43,12 +43,13 @@ def _wanted(suite: Suite, found: Results) -> list[tuple[str, str, dict[str, Any]
     made: list[tuple[str, str, dict[str, Any]]] = [
         (FIRST, "Before any calibrator, and after temperature scaling.", {})
     ]
-    if len(found.calibrators) > 2 and len(suite.methods) > 1:
+    own = found.own_calibrators
+    if len(own) > 2 and len(suite.methods) > 1:
         made.append(
             (
                 "ECE after every calibrator",
                 "Each fitted on validation rows.",
-                {"metrics": "ece", "calibrators": found.calibrators},
+                {"metrics": "ece", "calibrators": own},
             )
         )
     papers = {one.paper for one in suite.published}
@@ -73,12 +74,12 @@ def _wanted(suite: Suite, found: Results) -> list[tuple[str, str, dict[str, Any]
                 {"metrics": "ece", "part": ["test", *SEVERITIES]},
             ),
         ]
-        if len(found.calibrators) > 2:
+        if len(own) > 2:
             made.append(
                 (
                     "ECE under corruptions, after every calibrator",
                     "Means over every kind and severity; each fitted on clean validation rows.",
-                    {"metrics": "ece", "calibrators": found.calibrators, "part": "test:*"},
+                    {"metrics": "ece", "calibrators": own, "part": "test:*"},
                 )
             )
     if "ood" in asked and "ood" in parts:

@@ -73,7 +73,7 @@ def by_option(
     """
     pattern = re.compile(rf".*[(,]{re.escape(option)}={_NUMBER}[,)]")
     lines: dict[Cell, dict[float, Iterable[float]]] = {}
-    for calibrator in found.calibrators:
+    for calibrator in found.own_calibrators:
         match = pattern.match(calibrator)
         if match is None or only not in calibrator or ":" in calibrator:
             continue

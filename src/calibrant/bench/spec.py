@@ -72,6 +72,16 @@ class Spec:
         names = ["none", *self.calibrators, *(after_mark(*one) for one in self.after)]
         return frozenset(("run", name) for name in ([SEALED] if self.sealed else names))
 
+    @property
+    def judged(self) -> list[str]:
+        """What test rows are judged after: calibrators, second stages and those on top of them."""
+        from calibrant.bench.stage_two import names_of
+
+        found = list(self.calibrators)
+        for name, options in self.after:
+            found += names_of(name, json.loads(options or "{}"))
+        return found
+
     def is_measured(self, done: Collection[tuple[str, str]]) -> bool:
         """Whether such marks are all that is wanted; what was opened was measured sealed too."""
         return self.wanted <= set(done) or (self.sealed and ("run", "none") in done)

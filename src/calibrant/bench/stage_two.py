@@ -27,6 +27,7 @@ from calibrant.training.recipes import get as get_recipe
 
 TOLD = ("gamma", "stage_two_loss")  # of what a second stage tells; the rest are figures
 OPTIONS = ("then", "crossfit", "precision")  # of the measurement, and not of the recipe
+BY_NAME = ("shift", "ood")  # measurements that are told which calibrators to judge
 RECIPES = {"mac_cal_head": "mac_cal", "tst": "tst", "vtst": "vtst"}
 
 
@@ -57,6 +58,18 @@ def stage_two(name: str, subject: Subject, options: dict[str, Any]) -> Iterator[
         if options.get("crossfit", False):
             for one in crossfit(text, said["validation"]):
                 yield one._replace(calibrator=f"{called}+{text}")
+
+
+def names_of(name: str, options: dict[str, Any]) -> list[str]:
+    """What a measurement's figures of test rows are named after.
+
+    >>> names_of("mac_cal_head", {"gamma": 0.9, "then": ["temperature"]})
+    ['mac_cal_head(gamma=0.9)', 'mac_cal_head(gamma=0.9)+temperature']
+    """
+    if name not in RECIPES:  # such as shift: by those it is told to look at
+        return list(texts.expanded(options.get("calibrators", ()))) if name in BY_NAME else []
+    called = texts.spell(name, {key: one for key, one in options.items() if key not in OPTIONS})
+    return [called, *(f"{called}+{text}" for text in texts.expanded(options.get("then", ())))]
 
 
 def is_head(text: str) -> bool:

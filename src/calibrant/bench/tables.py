@@ -242,10 +242,9 @@ def _as_published(part: str) -> str:
 def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list[str]:
     if asked is not None:
         return [canonical(one) for one in _listed(asked, ())]
-    measured = found.calibrators or ("none",)
     if down == "calibrator":
-        return list(measured)
-    return ["none", *(one for one in measured if one == "temperature")]
+        return list(found.own_calibrators or ("none",))
+    return ["none", *(one for one in found.calibrators if one == "temperature")]
 
 
 def _check_measured(found: Results, after: Iterable[str], parts: Iterable[str]) -> None:
