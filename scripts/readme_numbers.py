@@ -16,10 +16,13 @@ README.md and results/README.md is made from the store in ``results/``:
   with ``what=gain`` the gain that its outcome names;
 - ``best``: suite, metric, calibrator: in how many rows this one of the suite's calibrators has the
   best mean, as ``7 of 9``;
+- ``gap``: suite, metric, and settings: the mean over all its runs of a figure of ``part`` less
+  that of ``less`` (test and validation rows), with its sign;
 - ``runs``: how many runs the store has results of; ``suite=`` for one suite's;
 - ``combination``: what `calibrant bench combine` chooses for the settings given (data, model,
   epochs, ...), beside cross-entropy and the lowest ECE of each paper's own methods, and whether
-  it is below them.
+  it is below them; ``what=candidates``: among how many that keep enough accuracy, and with every
+  seed, it chose; ``what=lowest``: the lowest held-out ECE among those.
 
 Values with spaces are written without them: ``calibrator=temperature(objective=sb_ece)``.
 """
@@ -179,6 +182,24 @@ class Results:
         won = sum(pick(row, key=row.__getitem__) == calibrator for row in means.values())
         return f"{won} of {len(means)}"
 
+    def gap(self, *, suite, metric, part="test", less="validation", **cell):
+        """How much one part's figures lie above another's, in the mean over runs."""
+        from calibrant.bench.figures import number
+        from calibrant.bench.statistics import mean_of
+
+        found = self.of(suite)
+        here, there = (found.values(metric, part=name) for name in (part, less))
+        gaps = [
+            value - there[place][seed]
+            for place, runs in here.items()
+            for seed, value in runs.items()
+            if _fits(found, place[0], cell) and seed in there.get(place, {})
+        ]
+        if not gaps:
+            raise SystemExit(f"results:gap: no {metric} of {part} and {less} in {suite} {cell}")
+        mean = mean_of(gaps).mean
+        return ("+" if mean > 0 else "−") + number(metric, abs(mean))
+
     def runs(self, *, suite=None):
         """How many runs there are."""
         if suite is None:
@@ -194,22 +215,32 @@ class Results:
 
         with tempfile.TemporaryDirectory() as written:
             return [
-                (read_choice(path)["protocol"], report(path, self.store))
+                (read_choice(path), report(path, self.store))
                 for path in choose(written, store=self.store)
             ]
 
-    def combination(self, **settings):
-        """A table of one choice, and the verdict on it."""
+    def combination(self, what="table", **settings):
+        """A table of one choice, and the verdict on it; or how many there were to choose from."""
         from calibrant.bench.combine import verdict
+        from calibrant.bench.figures import number
 
         found = [
-            frame
-            for protocol, frame in self.combinations
-            if all(str(protocol.get(name)) == value for name, value in settings.items())
+            (choice, frame)
+            for choice, frame in self.combinations
+            if all(str(choice["protocol"].get(name)) == value for name, value in settings.items())
         ]
         if len(found) != 1:
             raise SystemExit(f"results:combination {settings}: {len(found)} protocols fit, not one")
-        (frame,) = found
+        ((choice, frame),) = found
+        if what != "table":
+            allowed = _allowed(choice)
+            says = {
+                "candidates": f"{len(allowed):,}",
+                "lowest": number("ece", min(allowed)),
+            }
+            if what not in says:
+                raise SystemExit(f"results:combination what={what} is none of {', '.join(says)}")
+            return says[what]
         lowest = frame.iloc[2:].sort_values("ece").drop_duplicates("who")
         rows = [*frame.iloc[:2].to_dict("records"), *lowest.to_dict("records")]
         chance = any(math.isfinite(row["chance_ece"]) for row in rows)
@@ -232,8 +263,21 @@ class Results:
         return "\n" + "\n".join(lines) + f"\n\n{verdict(frame)}\n"
 
 
+def _allowed(choice):
+    """Held-out ECE of candidates with every seed of plain training and enough of its accuracy."""
+    plain = choice["plain"]
+    seeds = plain["keys"].keys()
+    least = sum(plain["accuracy"].values()) / len(seeds) - choice["accuracy_lost"] - 1e-9
+    return [
+        sum(one["ece"][seed] for seed in seeds) / len(seeds)
+        for one in choice["candidates"]
+        if seeds <= one["keys"].keys()
+        and sum(one["accuracy"][seed] for seed in seeds) / len(seeds) >= least
+    ]
+
+
 USUAL = ("standard", "none")  # a recipe and an average not worth a word
-KINDS = ("value", "table", "claims", "claim", "best", "runs", "combination")
+KINDS = ("value", "table", "claims", "claim", "best", "gap", "runs", "combination")
 
 
 def _fits(found, cell, settings):

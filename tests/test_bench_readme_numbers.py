@@ -207,3 +207,29 @@ def test_a_combination_is_told_beside_each_paper(script, tmp_path):
     assert "it would show 0.46% on average, by chance" in told
     with pytest.raises(SystemExit, match="0 protocols fit, not one"):
         script.Results(tmp_path).combination(data="cifar100")
+    found = script.Results(tmp_path)
+    assert found.combination(data="cifar10", what="candidates") == "3"  # focal is none
+    assert found.combination(data="cifar10", what="lowest") == "0.40"
+    with pytest.raises(SystemExit, match="none of candidates, lowest"):
+        found.combination(data="cifar10", what="chosen")
+
+
+def test_how_far_test_rows_lie_from_held_out_ones(script, tmp_path):
+    suite = small(data="cifar10, cifar100")
+    higher = {"cross_entropy": 0.01, "acls": 0.03}
+    runs = {(name, "none", "accuracy", "test"): [0.9, 0.8, 0.7] for name in higher}
+    runs |= {
+        (name, "none", "accuracy", "validation"): [0.9 - more, None, 0.7 - more]
+        for name, more in higher.items()
+    }
+    store = Store(tmp_path / "store")
+    for key, rows in frame_of(suite, runs).groupby("key"):
+        store.add(str(key), rows.to_dict("records"))
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "small.yaml").write_text(suite.text, encoding="utf-8")
+    found = script.Results(tmp_path)
+    asked = {"suite": "small", "metric": "accuracy", "data": "cifar10"}
+    assert found.gap(**asked) == "+2.00"  # the seed without validation rows is left out
+    assert found.gap(**asked, part="validation", less="test") == "−2.00"
+    with pytest.raises(SystemExit, match="no accuracy of ood and validation in small"):
+        found.gap(**asked, part="ood")
