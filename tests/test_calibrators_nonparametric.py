@@ -14,7 +14,7 @@ from scipy.optimize import minimize, minimize_scalar
 from sklearn.isotonic import IsotonicRegression
 from torch.nn.functional import cross_entropy
 
-from calibrant.calibrators import get
+from calibrant.calibrators import get, local_temperature
 from calibrant.calibrators.beta import fit_beta
 from calibrant.calibrators.intra_order import likelihood
 from calibrant.calibrators.isotonic import common_runs, runs_of, smoothed_blocks
@@ -718,6 +718,67 @@ def test_local_temperature_beats_one_temperature_where_it_varies():
     assert local.predict_proba(test.numpy()).shape == test.shape
 
 
+def test_local_temperature_is_one_where_a_network_does_not_carry_over():
+    """Sure logits are too sure in the first half of the pictures, the others in the second."""
+    seeded = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(8, 3, 32, 32, generator=seeded)
+    sure = z.softmax(1).amax(1, keepdim=True) > 0.8
+    first = (torch.arange(8) < 4).reshape(-1, 1, 1, 1)
+    p = torch.softmax(torch.where(sure == first, z / 3, 3 * z), 1)
+    y = torch.multinomial(p.movedim(1, -1).reshape(-1, 3), 1, generator=seeded).reshape(8, 32, 32)
+    one = get("temperature").fit(z, y)
+    local = get("local_temperature", iterations=20).fit(z, y)
+    assert local.facts_ == {}
+    torch.testing.assert_close(local(z), one(z).float(), rtol=1e-5, atol=1e-5)
+    told = get("local_temperature", iterations=20, decay=0.01).fit(z, y)
+    assert told.facts_ == {"decay": 0.01}
+    assert told.summary_["nll_after"] < one.summary_["nll_after"]
+    half = get("local_temperature", iterations=20, decay=0.01).fit(z[:4], y[:4])
+    worse = float(cross_entropy(half(z[4:]), y[4:])) - float(cross_entropy(one(z[4:]), y[4:]))
+    assert worse > 0.05  # which is what the choice is for
+
+
+def test_local_temperature_takes_the_decay_that_carries_over():
+    z, y = pictures()
+    local = get("local_temperature", iterations=20).fit(z, y)
+    assert local.facts_["decay"] in local_temperature.DECAYS
+    again = get("local_temperature", iterations=20, decay=local.facts_["decay"]).fit(z, y)
+    assert torch.equal(local(z), again(z))
+
+
+@pytest.mark.parametrize(("high", "wide"), [(180, 240), (32, 33), (7, 100), (64, 64)])
+def test_patches_cover_pictures_to_their_edges(high, wide):
+    z = torch.arange(high * wide, dtype=torch.float32).reshape(1, 1, high, wide)
+    scores, labels, whose = local_temperature.patches(z, z[:, 0].long())
+    assert torch.equal(scores.unique(), z.flatten())
+    assert torch.equal(scores[:, 0].long(), labels)
+    assert whose == [0] * len(scores)
+    assert scores.shape[2] == min(high, 32)
+    assert scores.shape[3] == min(wide, 32)
+
+
+def test_of_many_patches_some_are_drawn_from_all_over():
+    z = torch.zeros(101, 2, 96, 128)
+    labels = torch.arange(101).reshape(-1, 1, 1).repeat(1, 96, 128)
+    labels[50] = local_temperature._NOWHERE
+    scores, found, whose = local_temperature.patches(z, labels)
+    assert scores.numel() == 2 * 2**18
+    assert 50 not in whose
+    assert whose == sorted(whose)
+    assert whose == found[:, 0, 0].tolist()
+    assert len(set(whose)) > 85  # of 100
+
+
+@pytest.mark.parametrize(
+    ("pictures", "sizes"),
+    [([0, 0, 1], [2, 1]), ([3, 4, 4, 9], [3, 1]), ([5] * 5, [2, 3]), ([2], []), ([], [])],
+)
+def test_halves_are_of_pictures_where_there_are_two(pictures, sizes):
+    found = [pictures[half] for half in local_temperature.halves_of(pictures)]
+    assert [len(one) for one in found] == sizes
+    assert [one for half in found for one in half] == (pictures if sizes else [])
+
+
 @pytest.mark.parametrize("kind", ["constant", "separable", "one pixel", "zeros"])
 def test_local_temperature_of_hard_sets_is_finite(kind):
     z, y = pictures(2, side=6)
@@ -764,6 +825,7 @@ def test_local_temperature_wants_pictures():
         ("meta_cal", {"form": "other"}),
         ("meta_cal", {"miscoverage": 1.5}),
         ("local_temperature", {"hidden": 0}),
+        ("local_temperature", {"decay": -1.0}),
     ],
 )
 def test_bad_options_are_errors(name, options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import torch
@@ -16,9 +17,11 @@ from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import accuracy_measure, nll_measure
 
 L = TypeVar("L", bound="LocalTemperature")
+Patches = tuple[Tensor, ...]  # logits, log-probabilities and labels
 
-_PATCH = 64  # side of the patches the network is fitted on
-_PIXELS = 1 << 16  # of all patches: evenly spaced ones where there are more
+DECAYS = (0.01, 0.1, 1.0, 10.0)  # tried, and a single temperature
+_PATCH = 32  # side of the patches the network is fitted on
+_PIXELS = 1 << 18  # of all patches: drawn from all where there are more
 _REACH = 3.0  # |ln T(x) − ln T| stays below this
 _KERNEL = 3
 _NOWHERE = -(1 << 40)  # marks pixels that do not count
@@ -31,9 +34,15 @@ class LocalTemperature(Calibrator):
     over the standardised log-probabilities, and T the best single temperature. The published
     tree of convolutions also reads the image; this one reads the logits alone. g starts at 0
     and is fitted by L-BFGS with weight decay, so that the likelihood on the patches used
-    (evenly spaced, at most 65,536 pixels) is never below temperature's. The seed of its
-    first layer is fixed. Divides all logits of a pixel by one positive number, so every
-    prediction is kept. Not for (N,K) logits: those have no neighbours.
+    (at most 262,144 pixels, from all over the pictures) is never below temperature's.
+
+    Pictures differ more than pixels do, and what is fitted to some harms others. So ``decay``
+    is by default the one, of 0.01 to 10, with which a fit on the first half of the pictures
+    has the highest likelihood on the second and the reverse, in the order given (frames of one
+    film stay together); where none beats T alone, T(x) = T. ``facts_`` has what was taken.
+
+    Seeds are fixed. Divides all logits of a pixel by one positive number, so every prediction
+    is kept. Not for (N,K) logits: those have no neighbours.
     """
 
     name = "local_temperature"
@@ -52,17 +61,18 @@ class LocalTemperature(Calibrator):
         self,
         *,
         hidden: int = 6,
-        decay: float = 1e-3,
+        decay: float | None = None,
         iterations: int = 40,
         from_logits: bool = True,
     ) -> None:
         super().__init__(from_logits=from_logits)
-        if hidden < 1 or iterations < 1 or not decay >= 0:
+        if hidden < 1 or iterations < 1 or not (decay is None or decay >= 0):
             raise InputError(
                 "hidden and iterations must be 1 or more and decay not negative, found "
                 f"{hidden}, {iterations} and {decay}"
             )
         self.hidden, self.decay, self.iterations = hidden, decay, iterations
+        self.facts_: dict[str, float] = {}
         for name in ("centre_", "scale_", "base_", *_WEIGHTS):
             self.register_buffer(name, torch.zeros(0))
 
@@ -113,33 +123,56 @@ class LocalTemperature(Calibrator):
         )
 
     def _fit_dense(self, logits: Tensor, labels: Tensor, best: float) -> None:
-        scores, wanted = patches(logits, labels)
+        scores, wanted, pictures = patches(logits, labels)
         # The network is fitted in float32: pixels are many, and its start is exact.
         scores = scores.float()
-        classes = scores.shape[1]
         inputs = torch.log_softmax(scores, dim=1)
         self.centre_ = inputs.mean((0, 2, 3)).reshape(1, -1, 1, 1)
         self.scale_ = inputs.std((0, 2, 3), correction=0).clamp_min(1e-3).reshape(1, -1, 1, 1)
         self.base_ = torch.tensor(best, dtype=torch.float32, device=scores.device)
-        seeded = torch.Generator().manual_seed(0)
-        shape = (self.hidden, classes, _KERNEL, _KERNEL)
-        first = torch.randn(shape, generator=seeded, dtype=torch.float32) / (classes * 9) ** 0.5
-        make: dict[str, Any] = {"dtype": torch.float32, "device": scores.device}
-        weights = [
-            first.to(scores.device),
-            torch.zeros(self.hidden, **make),
-            torch.zeros((1, self.hidden, _KERNEL, _KERNEL), **make),
-            torch.zeros(1, **make),
-        ]
-        for name, tensor in zip(
-            _WEIGHTS, self._descend(weights, scores, inputs, wanted), strict=True
-        ):
+        data = (scores, inputs, wanted)
+        decay = self._choose(data, pictures) if self.decay is None else self.decay
+        self.facts_ = {"decay": decay} if math.isfinite(decay) else {}
+        for name, tensor in zip(_WEIGHTS, self._descend(data, decay), strict=True):
             setattr(self, name, tensor)
 
-    def _descend(
-        self, weights: list[Tensor], scores: Tensor, inputs: Tensor, wanted: Tensor
-    ) -> list[Tensor]:
+    def _choose(self, data: Patches, pictures: list[int]) -> float:
+        """The decay whose fit on one half does best on the other; infinite for T alone."""
+        halves = [tuple(one[half] for one in data) for half in halves_of(pictures)]
+        if len(halves) < 2:
+            return math.inf  # nothing to tell a network's use by
+        told = {math.inf: sum(self._loss(half, self._start(half)) for half in halves)}
+        for decay in DECAYS[::-1]:
+            told[decay] = sum(
+                self._loss(other, self._descend(half, decay))
+                for half, other in (halves, halves[::-1])
+            )
+        return min(told, key=told.__getitem__)
+
+    def _start(self, data: Patches) -> list[Tensor]:
+        """Weights of T(x) = T."""
+        classes, device = data[0].shape[1], data[0].device
+        shape = (self.hidden, classes, _KERNEL, _KERNEL)
+        seeded = torch.Generator().manual_seed(0)
+        first = torch.randn(shape, generator=seeded, dtype=torch.float32) / (classes * 9) ** 0.5
+        sizes = ((self.hidden,), (1, self.hidden, _KERNEL, _KERNEL), (1,))
+        zeros = (torch.zeros(size, dtype=torch.float32, device=device) for size in sizes)
+        return [first.to(device), *zeros]
+
+    def _loss(self, data: Patches, weights: list[Tensor]) -> float:
+        """Of all pixels together, as the halves may differ in size."""
+        return float(self._divided(data, weights, reduction="sum"))
+
+    def _divided(self, data: Patches, weights: list[Tensor], reduction: str = "mean") -> Tensor:
+        scores, inputs, wanted = data
+        divided = scores / temperatures(inputs, self.centre_, self.scale_, self.base_, *weights)
+        return cross_entropy(divided, wanted, ignore_index=_NOWHERE, reduction=reduction)
+
+    def _descend(self, data: Patches, decay: float) -> list[Tensor]:
         """L-BFGS from temperature; the weights of the best value seen."""
+        weights = self._start(data)
+        if math.isinf(decay):
+            return weights
         start = weights[0].clone()
         leaves = [tensor.requires_grad_() for tensor in weights]
         options: dict[str, Any] = {"max_iter": self.iterations, "line_search_fn": "strong_wolfe"}
@@ -149,10 +182,9 @@ class LocalTemperature(Calibrator):
         def closure() -> Tensor:
             nonlocal best, kept
             solver.zero_grad()
-            divided = scores / temperatures(inputs, self.centre_, self.scale_, self.base_, *leaves)
-            loss = cross_entropy(divided, wanted, ignore_index=_NOWHERE)
+            loss = self._divided(data, leaves)
             size = (leaves[0] - start).square().sum() + leaves[2].square().sum()
-            loss = loss + self.decay * size
+            loss = loss + decay * size
             if float(loss.detach()) < best:
                 best, kept = float(loss.detach()), [tensor.detach().clone() for tensor in leaves]
             loss.backward()  # type: ignore[no-untyped-call]
@@ -183,24 +215,52 @@ def temperatures(
     return (base * torch.exp(_REACH * torch.tanh(g / _REACH))).clamp(COLDEST, HOTTEST)
 
 
-def patches(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Evenly spaced square patches that hold at least one pixel that counts."""
+def patches(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """Square patches that hold a pixel that counts, their labels and each one's picture.
+
+    They cover the pictures to their edges; of too many some are drawn, the same each time.
+    """
     high, wide = (min(_PATCH, side) for side in logits.shape[2:])
     corners = [
         (n, i, j)
         for n in range(len(logits))
-        for i in range(0, logits.shape[2] - high + 1, high)
-        for j in range(0, logits.shape[3] - wide + 1, wide)
+        for i in _starts(logits.shape[2], high)
+        for j in _starts(logits.shape[3], wide)
         if bool((labels[n, i : i + high, j : j + wide] != _NOWHERE).any())
     ]
     if not corners:
         raise InputError("no pixel that counts lies in a patch; are the labels all ignored?")
-    corners = corners[:: max(1, -(-len(corners) * high * wide // _PIXELS))]
+    most = max(1, _PIXELS // (high * wide))
+    if len(corners) > most:
+        drawn = torch.randperm(len(corners), generator=torch.Generator().manual_seed(0))[:most]
+        corners = [corners[k] for k in sorted(drawn.tolist())]
     cut = [(n, slice(i, i + high), slice(j, j + wide)) for n, i, j in corners]
     return (
         torch.stack([logits[n, :, rows, columns] for n, rows, columns in cut]),
         torch.stack([labels[n, rows, columns] for n, rows, columns in cut]),
+        [n for n, _, _ in corners],
     )
+
+
+def _starts(side: int, size: int) -> list[int]:
+    """Where patches begin along a side, the first and the last at its ends."""
+    count = -(-side // size)
+    return [k * (side - size) // max(1, count - 1) for k in range(count)]
+
+
+def halves_of(pictures: list[int]) -> list[slice]:
+    """The patches of the first half of the pictures and of the second; of one picture, its own.
+
+    >>> halves_of([0, 0, 1, 2, 2, 2])
+    [slice(0, 3, None), slice(3, 6, None)]
+    """
+    count = len(pictures)
+    named = sorted(set(pictures))
+    if len(named) > 1:
+        middle = pictures.index(named[len(named) // 2 + len(named) % 2])
+    else:
+        middle = count // 2
+    return [slice(0, middle), slice(middle, count)] if middle else []
 
 
 def _check_dense(logits: Tensor) -> None:
