@@ -2,7 +2,7 @@
 
     python scripts/make_results.py [results]
 
-Writes ``tables/SUITE.md``, ``.csv`` and ``.tex`` of the suites a sixth of whose runs are whole,
+Writes ``tables/SUITE.md``, ``.csv`` and ``.tex`` of the suites a sixth of whose runs are made,
 ``claims.md`` and ``claims.json``, and ``SUITE.html`` with pictures; the numbers in README.md
 are readme_numbers.py's.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 from readme_numbers import ROOT, Results
@@ -24,7 +25,7 @@ from calibrant.bench.spec import distinct
 from calibrant.bench.store import Store
 from calibrant.bench.suite import available
 
-FEWEST = 1 / 6  # share of a suite's runs: what others have in common with it makes no suite
+FEWEST = 1 / 6  # share of a suite's runs
 
 
 def one_header(texts: list[str]) -> str:
@@ -38,16 +39,24 @@ def main(folder: str | None = None) -> None:
     found, store = Results(target), Store(target / "store")
     (target / "tables").mkdir(exist_ok=True)
     own = [path.stem for path in (target / "suites").glob("*.yaml")]
-    for name in dict.fromkeys([*available(), *sorted(own)]):
+    names = dict.fromkeys([*available(), *sorted(own)])
+    runs = {name: distinct(spec for _, spec in found.suite(name).specs) for name in names}
+    suites_of = Counter(one.key for each in runs.values() for one in each)
+
+    def is_made(spec):
+        """Whole, or begun for this suite: what it has in common with another tells nothing."""
+        done = store.done(spec.key)
+        return spec.is_measured(done) or (suites_of[spec.key] == 1 and ("run", "none") in done)
+
+    for name in names:
         suite = found.suite(name)
-        runs = distinct(spec for _, spec in suite.specs)
-        whole = sum(one.is_measured(store.done(one.key)) for one in runs)
-        untuned = 2 * len(runs) < found.sizes[name]  # what needs no tuning makes no tuned suite
-        if untuned or whole < FEWEST * found.sizes[name]:
+        made = sum(map(is_made, runs[name]))
+        untuned = 2 * len(runs[name]) < found.sizes[name]  # what needs none makes no tuned suite
+        if untuned or made < FEWEST * found.sizes[name]:
             continue
-        made = cells(suite, found.frame)
-        parts = chapters(suite, found.frame, made)
-        lines = [f"# {suite.name}", suite.about, coverage(made)["line"]]
+        told = cells(suite, found.frame)
+        parts = chapters(suite, found.frame, told)
+        lines = [f"# {suite.name}", suite.about, coverage(told)["line"]]
         for one in parts:
             lines += [f"## {one.title}", one.lead, one.table.to_markdown().strip()]
         for ending, text in (
