@@ -165,8 +165,14 @@ methods:
   mixup_alpha=1.0: {recipe: mixup, recipe_options: {alpha: 1.0}}
   mit_alpha=1.0: {recipe: mit}
 calibrators: [temperature]
-after: [mac_cal_head, mac_cal_head: {gamma: 0.9}, mac_cal_head: {gamma: 0.98}]
+after:
+  - mac_cal_head
+  - mac_cal_head: {gamma: 0.9}
+  - mac_cal_head: {gamma: 0.98}
+  - mac_cal_head: {schedule: fixed, sparsity: 0.5, gamma: 1.0}
+  - mac_cal_head: {schedule: fixed, sparsity: 0.9, gamma: 1.0}
 """
+FIXED = "mac_cal_head(gamma=1.0,schedule=fixed,sparsity={})"
 
 
 def value_of(method: str, seed: int) -> float:
@@ -194,7 +200,13 @@ def everything(tmp_path_factory):
         for calibrator in ("none", "temperature", "vector"):
             add("test", "classwise_nll_std", ece * 3 + len(calibrator), calibrator)
             add("test", "ece", ece * len(calibrator) / 4, calibrator)
-        for name in ("mac_cal_head", "mac_cal_head(gamma=0.9)", "mac_cal_head(gamma=0.98)"):
+        for name in (
+            "mac_cal_head",
+            "mac_cal_head(gamma=0.9)",
+            "mac_cal_head(gamma=0.98)",
+            FIXED.format(0.5),
+            FIXED.format(0.9),
+        ):
             add("test", "ece", ece / 2, name)
             add("test", "accuracy", 0.89, name)
         for epoch in range(10):
@@ -228,9 +240,16 @@ def test_methods_named_by_a_number_are_a_line_against_it(everything):
 
 def test_calibrators_with_an_option_are_a_line_against_it(everything):
     found = results(*everything)
-    ((_, line),) = series.by_option(found, "gamma", "ece", method="cross_entropy").items()
-    assert line.places == [0.9, 0.98]
-    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", only="sparsity")
+    places = {
+        option: one.places
+        for option, (_, only, but) in gallery.OPTIONS.items()
+        for one in series.by_option(
+            found, option, "ece", method="cross_entropy", only=only, but=but
+        ).values()
+    }
+    assert places == {"gamma": [0.9, 0.98], "sparsity": [0.5, 0.9]}
+    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", only="other")
+    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", but="gamma")
 
 
 def test_two_settings_are_a_table(everything):

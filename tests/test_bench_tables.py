@@ -258,6 +258,15 @@ def test_calibrators_of_another_suite_of_the_same_runs_are_told_there():
     assert {column.calibrator for column in every.table.columns} == set(own)
 
 
+def test_figures_come_in_the_order_of_the_suite():
+    suite = small(data="cifar100, cifar10")
+    frame = frame_of(suite, CLEAR).sample(frac=1.0, random_state=0)
+    found = results(suite, frame)
+    order = [(cell, name) for cell in found.cells for name in suite.methods]
+    assert list(found.values("ece")) == order
+    assert [cell[0] for cell, _ in order[::4]] == ["cifar100", "cifar10"]
+
+
 def test_parts_by_pattern_are_averaged():
     suite = small()
     values = {("acls", "none", "ece", f"test:fog:{k}"): [0.01 * k] * 3 for k in (1, 3)}

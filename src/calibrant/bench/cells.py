@@ -181,7 +181,9 @@ class Results:
             for method, cell, seed in self.plan[key]:
                 tally.setdefault((cell, method), {}).setdefault(seed, []).append(float(value))
         found: dict[tuple[Cell, str], Runs] = {}
-        for place, runs in tally.items():
+        for place in self.planned:  # in the order of the suite, not of the store
+            if (runs := tally.get(place)) is None:
+                continue
             most = max(len(each) for each in runs.values())
             found[place] = {
                 seed: sum(each) / most for seed, each in sorted(runs.items()) if len(each) == most

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.bench import pictures, series
 from calibrant.bench.cells import Cell, Results, results
+from calibrant.bench.figures import label
 from calibrant.bench.looks import HARD, INACTIVE, MASKED
 from calibrant.bench.sweeps import effect_sizes
 
@@ -24,8 +25,9 @@ SWEPT = {
     "inverse_gamma": "γ of inverse_focal",
     "margin": "M of acls",
 }
-# Options of MaC-Cal's head that are swept: what they are, and what else marks the sweep.
-OPTIONS = {"gamma": ("γ of mac_cal", ""), "sparsity": ("share masked", "schedule=fixed")}
+# Options of MaC-Cal's head that are swept: what they are, and what else marks the sweep or not.
+FIXED = "schedule=fixed"
+OPTIONS = {"gamma": ("γ of mac_cal", "", FIXED), "sparsity": ("share masked", FIXED, None)}
 GRIDS = {("eps", "lambda"): "r_aurc", ("lambda1", "lambda2"): "acls"}
 PRIMARIES = ("cross_entropy", "focal", "brier")
 SECONDARIES = ("mmce", "avuc", "avuc_gs", "sb_ece", "s_avuc")
@@ -75,13 +77,15 @@ def _sweeps(found: Results) -> Iterator[Drawing]:
         for prefix, what in SWEPT.items():
             for cell, one in series.by_method(found, prefix, metric).items():
                 if len(one.points) > 1:
-                    title = _title(found, f"{metric} against {what}", cell)
+                    title = _title(found, f"{label(metric)} against {what}", cell)
                     yield _line(title, [one], metric, what)
-        for option, (what, only) in OPTIONS.items():
-            swept = series.by_option(found, option, metric, method="cross_entropy", only=only)
+        for option, (what, only, but) in OPTIONS.items():
+            swept = series.by_option(
+                found, option, metric, method="cross_entropy", only=only, but=but
+            )
             for cell, one in swept.items():
                 if len(one.points) > 1:
-                    title = _title(found, f"{metric} against {what}", cell)
+                    title = _title(found, f"{label(metric)} against {what}", cell)
                     yield _line(title, [one], metric, what)
 
 
@@ -98,14 +102,14 @@ def _mixup(found: Results) -> Iterator[Drawing]:
             for cell, one in swept.items():
                 told.setdefault(cell, []).append(series.Series(name, one.points))
         for cell, lines in told.items():
-            yield _line(_title(found, f"{metric} against mixing", cell), lines, metric, "α")
+            yield _line(_title(found, f"{label(metric)} against mixing", cell), lines, metric, "α")
 
 
 def _grids(found: Results) -> Iterator[Drawing]:
     for names, what in GRIDS.items():
         for metric in SHOWN:
             for cell, table in series.grid(found, names, metric).items():
-                title = _title(found, f"{metric} of {what}, {names[0]} and {names[1]}", cell)
+                title = _title(found, f"{label(metric)} of {what}, {names[0]} and {names[1]}", cell)
                 yield title, partial(pictures.heat, table, metric, names=names, title=title)
 
 
@@ -114,7 +118,7 @@ def _epochs(found: Results) -> Iterator[Drawing]:
         for cell, lines in series.by_epoch(found, metric).items():
             long = [one for one in lines if len(one.points) >= EPOCHS]
             if long:
-                title = _title(found, f"{metric} of validation rows by epoch", cell)
+                title = _title(found, f"{label(metric)} of validation rows by epoch", cell)
                 yield _line(title, long, metric, "epoch")
 
 
@@ -168,7 +172,7 @@ def _looks(found: Results) -> Iterator[Drawing]:
     for metric in ("accuracy", "confidence"):
         swept = series.by_epoch(found, metric, part="test", calibrator=MASKED)
         for cell, lines in swept.items():
-            title = _title(found, f"{metric} with weights of the classifier masked", cell)
+            title = _title(found, f"{label(metric)} with weights of the classifier masked", cell)
             yield _line(title, lines, metric, "% of the weights masked")
     bars = series.by_epoch(found, "share", part="train", calibrator=INACTIVE)
     for cell, lines in bars.items():

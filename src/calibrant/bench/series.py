@@ -65,17 +65,18 @@ def by_option(
     *,
     method: str,
     only: str = "",
+    but: str | None = None,
     part: str = "test",
 ) -> dict[Cell, Series]:
     """Calibrators with an option, as in ``mac_cal_head(gamma=0.9)``, against its value.
 
-    ``only``: other text the calibrator's name must hold.
+    ``only``: other text the calibrator's name must hold; ``but``: text it must not.
     """
     pattern = re.compile(rf".*[(,]{re.escape(option)}={_NUMBER}[,)]")
     lines: dict[Cell, dict[float, Iterable[float]]] = {}
     for calibrator in found.own_calibrators:
         match = pattern.match(calibrator)
-        if match is None or only not in calibrator or ":" in calibrator:
+        if match is None or only not in calibrator or (but is not None and but in calibrator):
             continue
         for (cell, name), runs in found.values(metric, calibrator=calibrator, part=part).items():
             if name == method:
