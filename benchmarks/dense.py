@@ -10,7 +10,6 @@ without a GPU; ``--epochs 1 --frames 8`` is a rehearsal.
 from __future__ import annotations
 
 import argparse
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,16 +100,14 @@ def trained(
 
 
 def judged(network: nn.Module, parts, void: int) -> dict[tuple[str, str, str], float]:
-    """Every figure, by calibrator, part and metric, and the seconds of each fit."""
+    """Every figure, by calibrator, part and metric."""
     with torch.no_grad():
         said = {name: torch.cat([network(x) for x in parts[name][0].split(16)]) for name in PARTS}
     found = {}
     for name in CALIBRATORS:
-        begun = time.perf_counter()
         fitted = None
         if name != "none":
             fitted = get(name).fit(said["validation"], parts["validation"][1], ignore_index=void)
-        found[name, "fit", "seconds"] = time.perf_counter() - begun
         for part in PARTS:
             logits = said[part] if fitted is None else fitted(said[part])
             for metric, measure in METRICS.items():
@@ -126,7 +123,7 @@ def page(told: list[dict[tuple[str, str, str], float]], epochs: int) -> str:
         f"CamVid at 240×180, a small encoder and decoder trained from scratch for {epochs} epochs, "
         f"{len(told)} seeds: mean ± standard error over seeds. Calibrators are fitted on the "
         "held-out frames, which are easier than the test frames.",
-        table((*header, "fit, s"), [_row(name, told) for name in CALIBRATORS]),
+        table(header, [_row(name, told) for name in CALIBRATORS]),
         f"Made by `python benchmarks/dense.py`, {versions(['torch'])}, two CPU threads.",
     ]
     return "\n\n".join(lines) + "\n"
@@ -139,8 +136,6 @@ def _row(name: str, told: list[dict[tuple[str, str, str], float]]) -> list[str]:
     for part, metric in places:
         mean = mean_of([one[name, part, metric] for one in told])
         cells.append(with_error(metric, mean.mean, mean.error))
-    seconds = mean_of([one[name, "fit", "seconds"] for one in told]).mean
-    cells.append("–" if name == "none" else f"{seconds:.0f}")
     return cells
 
 

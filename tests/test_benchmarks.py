@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -76,3 +77,26 @@ def test_slow_contestants_are_cut_off_and_failures_recorded(monkeypatch):
     assert not entries[0].failure
     assert "cut off" in entries[1].failure
     assert entries[2].failure == "RuntimeError: no such thing"
+
+
+def test_calibrators_of_dense_predictions_are_judged(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import dense
+
+    made = np.random.default_rng(0)
+    found = {"classes": np.array(["a", "b", "c"]), "void": np.array(3)}
+    for part, count in (("train", 8), ("validation", 4), ("test", 4)):
+        found[f"x_{part}"] = made.integers(0, 256, (count, 32, 48, 3), dtype=np.uint8)
+        found[f"y_{part}"] = found[f"x_{part}"][..., 0] // 64  # 3 does not count
+    np.savez(tmp_path / "camvid.npz", **found)
+    page = tmp_path / "page.md"
+    dense.main(
+        [str(tmp_path / "camvid.npz"), "--epochs", "2", "--seeds", "2", "--write", str(page)]
+    )
+    rows = [line.split("|")[1:-1] for line in page.read_text("utf-8").splitlines() if "|" in line]
+    assert [row[0].strip() for row in rows[2:]] == list(dense.CALIBRATORS)
+    accuracies = {row[1] for row in rows[2:]}
+    assert len(accuracies) == 1  # every one keeps predictions
+    held_out = [float(row[4].split("±")[0]) for row in rows[2:]]
+    assert held_out[1] <= held_out[0]
+    assert held_out[3] <= held_out[1] + 1e-4
