@@ -6,10 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-import torch
+# Test processes share the cores; more threads each would only wait for one another. Libraries
+# read this as they are loaded, and processes that tests start have it from here.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
-# Test processes share the cores; more threads each would only wait for one another.
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
 torch.set_num_threads(1)
 
 sys.path.insert(0, str(Path(__file__).parent))
