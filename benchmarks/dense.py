@@ -124,7 +124,8 @@ def page(told: list[dict[tuple[str, str, str], float]], epochs: int) -> str:
         f"{len(told)} seeds: mean ± standard error over seeds. Calibrators are fitted on the "
         "held-out frames, which are easier than the test frames.",
         table(header, [_row(name, told) for name in CALIBRATORS]),
-        f"Made by `python benchmarks/dense.py`, {versions(['torch'])}, two CPU threads.",
+        f"Made by `python benchmarks/dense.py`, {versions(['torch'])}, "
+        f"{torch.get_num_threads()} CPU threads.",
     ]
     return "\n\n".join(lines) + "\n"
 
@@ -147,7 +148,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--frames", type=int, help="of each part; all when left out")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args(arguments)
-    torch.set_num_threads(2)
     parts, classes, void = read(given.data, given.frames)
     told = []
     for seed in range(given.seeds):
@@ -160,4 +160,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(2)
     main()

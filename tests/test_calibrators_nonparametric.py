@@ -738,6 +738,40 @@ def test_local_temperature_is_one_where_a_network_does_not_carry_over():
     assert worse > 0.05  # which is what the choice is for
 
 
+def test_local_temperature_by_hand():
+    """ln T(x) = ln T + 3·tanh(g(x)/3), g two convolutions pixel by pixel, edges continued."""
+    seeded = np.random.default_rng(0)
+    classes, hidden, high, wide = 3, 2, 4, 5
+    z, y = pictures(4, classes=classes, side=6)
+    fitted = get("local_temperature", hidden=hidden, iterations=5, decay=0.1).fit(z, y)
+    for name in ("first_bias_", "second_weight_", "second_bias_"):  # no symmetry to hide behind
+        values = torch.from_numpy(seeded.normal(size=getattr(fitted, name).shape)).float()
+        setattr(fitted, name, values)
+    image = seeded.normal(size=(classes, high, wide))
+    logp = image - np.log(np.exp(image).sum(0))
+    seen = (logp - fitted.centre_.numpy()[0]) / fitted.scale_.numpy()[0]
+
+    def convolved(maps, weight, bias):
+        out = np.zeros((len(weight), high, wide))
+        for k, i, j in np.ndindex(out.shape):
+            out[k, i, j] = bias[k] + sum(
+                weight[k, c, a, b]
+                * maps[c, min(max(i + a - 1, 0), high - 1), min(max(j + b - 1, 0), wide - 1)]
+                for c, a, b in np.ndindex(weight.shape[1:])
+            )
+        return out
+
+    names = ("first_weight_", "first_bias_", "second_weight_", "second_bias_")
+    first, first_bias, second, second_bias = (
+        getattr(fitted, name).double().numpy() for name in names
+    )
+    g = convolved(np.tanh(convolved(seen, first, first_bias)), second, second_bias)[0]
+    by_hand = image / (float(fitted.base_) * np.exp(3 * np.tanh(g / 3)))
+    found = fitted(torch.from_numpy(image)[None])[0].numpy()
+    np.testing.assert_allclose(found, by_hand, rtol=1e-6)
+    assert np.ptp(found / image) > 0.1  # temperatures do differ
+
+
 def test_local_temperature_takes_the_decay_that_carries_over():
     z, y = pictures()
     local = get("local_temperature", iterations=20).fit(z, y)
