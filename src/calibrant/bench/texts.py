@@ -12,7 +12,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS, get, kind_of
 from calibrant.functional.errors import InputError
 
-ALL = "argmax_preserving"  # stands for every calibrator that keeps predictions
+ALL = "argmax_preserving"  # every calibrator that keeps predictions, but for `BY_NAME_ONLY`
 # Forms of calibrators that keep predictions beside each one's default form.
 FORMS = (
     "temperature(objective=sb_ece)",
@@ -21,6 +21,8 @@ FORMS = (
     "isotonic(form=m2b)",
 )
 DENSE = ("temperature", "ensemble_temperature", "local_temperature")  # of millions of pixels
+# Asked for by name: came after the runs that say argmax_preserving.
+BY_NAME_ONLY = ("levels",)
 _WORD = re.compile(r"[A-Za-z_]\w*$")
 
 
@@ -101,10 +103,11 @@ def expanded(texts: Iterable[str], *, dense: bool = False) -> tuple[str, ...]:
 
 
 def keeping(*, dense: bool = False) -> tuple[str, ...]:
-    """Calibrators that change no prediction; for dense predictions those fit for their size."""
+    """What `ALL` stands for; of dense predictions those fit for their size."""
     if dense:
         return DENSE
-    names = [name for name in CALIBRATORS if name != "identity" and _keeps(name)]
+    left_out = ("identity", *BY_NAME_ONLY)
+    names = [name for name in CALIBRATORS if name not in left_out and _keeps(name)]
     return (*names, *FORMS)
 
 

@@ -39,6 +39,11 @@ CALIBRATORS: dict[str, tuple[str, str, str]] = {
         "IntraOrder",
         "a small network on the sorted row; keeps predictions",
     ),
+    "levels": (
+        "levels",
+        "Levels",
+        "few confidences, each verified by counting; keeps predictions",
+    ),
     "mixture": ("mixture", "Mixture", "several of these, averaged as held-out rows say"),
     "meta_cal": ("meta_cal", "MetaCal", "turns doubtful rows away, with a stated guarantee"),
     "local_temperature": (

@@ -24,10 +24,11 @@ from calibrant.evaluation.intervals import (
 )
 from calibrant.evaluation.inversion import chance_level, invert
 from calibrant.evaluation.tables import TableStates, table_states, tally
-from calibrant.evaluation.value import Evaluation, Figure, Verdict, wilson
+from calibrant.evaluation.value import Evaluation, Figure, Verdict
 from calibrant.evaluation.verdict import conclude
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
+from calibrant.functional.proportions import wilson
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.metrics.binned import binned_error
 from calibrant.metrics.means import MeanState, RowState

@@ -20,8 +20,8 @@ from calibrant.evaluation.bootstrap import (
     resampled_values,
 )
 from calibrant.evaluation.inversion import Interval, invert
-from calibrant.evaluation.value import wilson
 from calibrant.functional.blocks import Array
+from calibrant.functional.proportions import wilson
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.metrics.classwise import ClassBinState
 from calibrant.metrics.means import MeanState, RowState

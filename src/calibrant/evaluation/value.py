@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.functional.errors import InputError
+from calibrant.functional.proportions import wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,17 +191,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def wilson(rate: Floats, count: Floats, level: float) -> tuple[Floats, Floats]:
-    """Wilson's score interval: sound for few rows and for rates near 0 and 1."""
-    from scipy.special import ndtri
-
-    z2 = float(ndtri(0.5 + level / 2)) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centre = (rate + z2 / (2 * count)) / (1 + z2 / count)
-        half = np.sqrt(z2 * rate * (1 - rate) / count + (z2 / (2 * count)) ** 2) / (1 + z2 / count)
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
 def _bin_table(cells: Floats, edges: Floats, level: float) -> pd.DataFrame:
