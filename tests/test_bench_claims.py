@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,9 @@ from calibrant.bench.claim_writers import gain, html, markdown, summary, values,
 from calibrant.bench.claims import judge, parse, read
 from calibrant.bench.published import PAPERS
 from calibrant.bench.spreads import spreads_of
+from calibrant.bench.store import Store
 from calibrant.bench.suite import SHIPPED, Suite
+from calibrant.bench.tune import with_choices
 from calibrant.functional.errors import InputError
 
 
@@ -77,7 +81,12 @@ def test_a_gain_of_nothing_is_out_of_reach():
     found = outcome(BETTER, frame_of(suite, runs, seconds=60.0), suite)
     assert found.status == "not decided"
     assert found.seeds is None
-    assert "more than 1,000 seeds" in why(found)
+    assert "more than 1,000 seeds would be needed" in why(found)
+    # What 1,000 would take is less than it takes: 997 more of two methods, a minute each.
+    assert found.minutes == pytest.approx(997 * 2)
+    assert why(found).endswith("; more than 1,994 GPU minutes")
+    (plain,) = values([found])
+    assert (plain["seeds_out_of_reach"], plain["gpu_minutes_estimated"]) == (True, False)
 
 
 def test_one_seed_decides_nothing():
@@ -608,7 +617,7 @@ def test_without_figures_the_cheapest_suite_is_named():
     assert found.suite == "quick"
     assert found.status == "not decided"
     assert found.minutes == pytest.approx(6 * 30 / 60)
-    assert "no figures yet; about 3 GPU minutes" in why(found)
+    assert "no figures yet; no run yet tells the spread; about 3 GPU minutes" in why(found)
 
 
 def test_the_same_runs_in_two_suites_are_told_once():
@@ -767,3 +776,112 @@ def test_an_open_claim_without_runs_says_what_a_test_would_show():
     assert "3 seeds would show" in why(found)
     counted = outcome({**test, "decide": "count"}, frame, suite)
     assert counted.detectable is None
+    assert "too few comparisons to show a share" in why(counted)
+
+
+def test_a_share_without_runs_is_that_of_the_comparisons_planned():
+    suite = small(data="cifar10, cifar100")
+    test = {"metric": "ece", "left": {"method": "acls"}, "decide": "count"}
+    test["right"] = {"method": ["cross_entropy", "mbls", "focal"]}
+    found = outcome(test, frame_of(suite, {}), suite)
+    assert found.detectable == pytest.approx(statistics.detectable_share(6))
+    assert "no figures yet; 3 seeds would show a share of 96%" in why(found)
+
+
+def test_a_spread_that_no_run_tells_is_said_so():
+    suite = small()
+    test = {**BETTER, "metric": "train_seconds", "part": "run", "better": "lower"}
+    found = outcome(test, frame_of(suite, {"mbls": [0.1, 0.2, 0.3]}, seconds=None), suite)
+    assert (found.detectable, found.expected) == (None, None)
+    assert "no figures yet; no run yet tells the spread; GPU minutes not known" in why(found)
+
+
+def test_minutes_by_the_work_of_other_networks_say_so():
+    other = small(name="other", model="resnet18", seeds="9")
+    suite = small(model="resnet101")
+    found = outcome(BETTER, frame_of(other, {"acls": [0.1]}, 30.0), suite)
+    # A ResNet-101 has 4.5 times the multiply-adds; six runs of half a minute times that.
+    assert found.minutes == pytest.approx(3 * 4.519, rel=1e-3)
+    assert why(found).endswith("; about 14 GPU minutes, by the work of other networks")
+    assert values([found])[0]["gpu_minutes_estimated"]
+
+
+PER_SETTING = {
+    "metric": "ece",
+    "method": "cross_entropy",
+    "left": {"calibrator": ["temperature", "vector"]},
+    "right": {"calibrator": "none"},
+    "decide": "mean",
+    "pairs": "settings",
+}
+
+
+def of_settings(suite, gains):
+    """Figures of a suite's methods on two data sets; the mean of two calibrators gains so."""
+    runs = {}
+    for name in suite.methods:
+        told = gains[name]
+        runs[name] = lambda spec: 0.05
+        for calibrator, more in (("temperature", 0.001), ("vector", -0.001)):
+            runs[name, calibrator] = lambda spec, told=told, more=more: (
+                0.05 - more - told[spec.config.data == "cifar100"]
+            )
+    return runs
+
+
+def test_the_spread_over_settings_is_that_of_another_suite():
+    suite = small(name="bare", data="cifar10, cifar100", model="resnet18")
+    other = small(name="other", data="cifar10, cifar100", seeds="0")
+    gains = {
+        "cross_entropy": (0.01, 0.03),
+        "acls": (0.02, 0.05),
+        "mbls": (0.0, 0.01),
+        "focal": (0.02, 0.04),
+    }
+    runs = of_settings(other, gains)
+    # Settings with one of the two calibrators are no such settings, though there are more.
+    lone = small(name="lone", data="cifar10, cifar100, digits", model="resnet34")
+    alone = {(name, one): [0.1, 0.2, 0.9] for name in lone.methods for one in ("none", "vector")}
+    frame = pd.concat([frame_of(other, runs, 60.0), frame_of(lone, alone)], ignore_index=True)
+    claims = [
+        claim(PER_SETTING, suites=("bare",)),
+        *(claim(BETTER, suites=(name,), id=name) for name in ("other", "lone")),
+    ]
+    found, *_ = judge(claims, frame, [suite, other, lone])
+    spread = np.std([one for pair in gains.values() for one in pair], ddof=1)
+    # Two settings are planned, of three seeds each, and a test wants three.
+    assert (found.expected, found.seeds) == (3, 3)
+    assert found.detectable == pytest.approx(statistics.detectable(spread, 3))
+    share = found.minutes / 9
+    assert share == pytest.approx(555.4 / 1297.8, rel=1e-3)  # multiply-adds of the two networks
+    assert "3 settings would show" in why(found)
+    assert "at least 3 settings are needed" in why(found)
+    wide = claim({**PER_SETTING, "method": "*"}, suites=("bare",))
+    found, *_ = judge([wide, *claims[1:]], frame, [suite, other, lone])
+    assert (found.expected, found.seeds) == (8, None)
+    assert found.detectable == pytest.approx(statistics.detectable(spread, 8))
+    assert found.minutes == pytest.approx(24 * share)
+
+
+def test_settings_that_no_suite_has_tell_no_spread():
+    suite = small(data="cifar10, cifar100")
+    found = outcome(PER_SETTING, frame_of(suite, {}), suite)
+    assert (found.detectable, found.expected) == (None, None)
+    assert "no run yet tells the spread" in why(found)
+
+
+ROOT = Path(__file__).parents[1]
+EFFECT = re.compile(r"would have seen|(seeds|settings) would show|no run yet tells the spread")
+MINUTES = re.compile(r"(about|more than) [\d,]+ GPU minutes|no GPU needed")
+
+
+@pytest.mark.skipif(not (ROOT / "results/store").is_dir(), reason="no published store")
+def test_every_published_claim_left_open_tells_its_effect_and_its_minutes():
+    claims = read()
+    names = dict.fromkeys(part for one in claims for name in one.suites for part in name.split("+"))
+    suites = [with_choices(Suite.read(name), ROOT / "results") for name in names]
+    outcomes = judge(claims, Store(ROOT / "results/store").frame(), suites)
+    assert {one.claim.id for one in outcomes} == {one.id for one in claims}
+    left = {one.claim.id: why(one) for one in outcomes if one.status == "not decided"}
+    assert [name for name, text in left.items() if not EFFECT.search(text)] == []
+    assert [name for name, text in left.items() if not MINUTES.search(text)] == []

@@ -19,6 +19,7 @@ from calibrant.functional.errors import InputError, no_such
 if TYPE_CHECKING:
     import pandas as pd
 
+    from calibrant.bench.costs import Cost
     from calibrant.bench.suite import Suite
 
 USUAL = ("data", "model")
@@ -121,11 +122,11 @@ class Results:
         return dict(self.rows.groupby(["metric", "calibrator"], sort=False, observed=True).indices)
 
     @cached_property
-    def seconds(self) -> dict[tuple[Cell, str], float | None]:
+    def costs(self) -> dict[tuple[Cell, str], Cost | None]:
         """What a run takes to train, by cell and method, as far as is known."""
-        from calibrant.bench.costs import seconds_of_runs
+        from calibrant.bench.costs import costs_of_runs
 
-        return seconds_of_runs(self)
+        return costs_of_runs(self)
 
     @cached_property
     def spreads(self) -> dict[str, dict[str, float]]:

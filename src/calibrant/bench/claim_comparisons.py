@@ -64,6 +64,14 @@ def comparisons(test: Test, results: Results) -> Iterator[Comparison]:
                         )
 
 
+def by_setting(found: Iterable[Comparison]) -> list[list[Comparison]]:
+    """Comparisons of the same runs together: several calibrators of one network's outputs."""
+    groups: dict[tuple[Place, ...], list[Comparison]] = {}
+    for one in found:
+        groups.setdefault(one.places, []).append(one)
+    return list(groups.values())
+
+
 def planned_comparisons(test: Test, results: Results) -> int:
     """How many comparisons a claim comes to once the suite is whole."""
     count = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell, Results
 from calibrant.bench.claim_comparisons import is_about, methods_of
-from calibrant.bench.costs import minutes_missing
+from calibrant.bench.costs import cost_of_plan, cost_of_seeds
 
 if TYPE_CHECKING:
     from calibrant.bench.claim_tests import Outcome
@@ -44,8 +44,8 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     z, variance = _combined(points)
     metric = f"correlation of {first} and {second}"
     if not math.isfinite(variance):
-        minutes = minutes_missing(results, places) if places else None
-        return Outcome(claim, name, OPEN, "no figures yet", metric, minutes=minutes)
+        cost = cost_of_plan(results, places) if places else None
+        return Outcome(claim, name, OPEN, "no figures yet", metric, cost=cost)
     networks = [(cell, method) for cell, rows in points.items() for method in rows]
     count, settings = len(networks), sum(bool(rows) for rows in points.values())
     total = sum(len(each) for rows in points.values() for each in rows.values())
@@ -59,15 +59,15 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     reach = float(t.ppf(1 - statistics.LEVEL / 2, max(count - 1, 1))) * spread
     status = OPEN if few or abs(z) <= reach else HOLDS if z > 0 else FAILS
     shown = (lambda value: value) if test.against else math.tanh
-    detectable, minutes = None, None
+    detectable, beyond = None, False
+    cost = cost_of_plan(results, places) if few else None
     if status == OPEN and not few:
         shift = reach / spread + statistics.normal_quantile(statistics.POWER)
         detectable = shown(shift * spread)
         # As many more points of the same kind as bring the interval down to the effect seen.
         factor = (shift * spread / abs(z)) ** 2 if z else math.inf
-        seconds = [results.seconds.get(place) for place in places]
-        if factor < statistics.MOST and all(one is not None for one in seconds):
-            minutes = (factor - 1) * sum(one for one in seconds if one is not None) / 60
+        beyond = factor >= statistics.MOST
+        cost = cost_of_seeds(results, places, min(factor, statistics.MOST) - 1)
     return Outcome(
         claim,
         name,
@@ -79,7 +79,8 @@ def correlated(claim: Claim, results: Results) -> Outcome:
         high=shown(z + reach),
         pairs=count,
         detectable=detectable,
-        minutes=minutes,
+        beyond=beyond,
+        cost=cost,
     )
 
 

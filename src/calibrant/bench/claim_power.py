@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.bench import statistics
-from calibrant.bench.cells import Cell, Results
-from calibrant.bench.costs import minutes_for, minutes_missing
-from calibrant.bench.statistics import FEWEST, Paired
+from calibrant.bench.cells import Results
+from calibrant.bench.claim_comparisons import (
+    Place,
+    by_setting,
+    comparisons,
+    planned_comparisons,
+)
+from calibrant.bench.costs import Cost, cost_of_plan, cost_of_seeds
+from calibrant.bench.statistics import FEWEST, MOST, Paired
 
 if TYPE_CHECKING:
     from calibrant.bench.claim_verdicts import Verdict
     from calibrant.bench.claims import Test
+
+
+class Needed(NamedTuple):
+    """What would decide a claim: pairs in all, and the cost of those we lack; None: not known."""
+
+    pairs: int | None = None
+    cost: Cost | None = None
+    beyond: bool = False  # more than ``MOST`` pairs: the cost is that of so many
 
 
 def detectable(test: Test, unclear: Sequence[Paired]) -> float | None:
@@ -33,63 +48,100 @@ def detectable(test: Test, unclear: Sequence[Paired]) -> float | None:
 
 
 def expected(
-    results: Results, test: Test, metric: str, places: Sequence[tuple[Cell, str]]
-) -> float | None:
+    results: Results, test: Test, metric: str, places: Sequence[Place], others: Iterable[Results]
+) -> tuple[float | None, int | None]:
     """The effect that the planned runs would show, by how much others of the store spread.
 
-    Of one comparison of two runs with independent seeds, each with the spread of the median
-    setting (`spreads_of`): on the same data where there are some, else on any. Of as many
-    seeds as are planned, or as a test needs.
+    Of as many seeds or settings as are planned, or as a test needs, with their number.
     """
-    planned = [
-        (results.setting(cell, "data"), results.planned[cell, name]) for cell, name in places
-    ]
-    if test.pairs != "seeds" or test.decide == "count" or not planned:
-        return None
+    if test.decide == "count":
+        count = planned_comparisons(test, results)
+        effect = statistics.detectable_share(count) if count else None
+        return effect, seeds_of(results, places)
+    settings = test.pairs == "settings"
+    spread = (
+        _over_settings(test, others) if settings else _over_seeds(results, test, metric, places)
+    )
+    if spread is None or not places:
+        return None, None
+    pairs = max(FEWEST, settings_of(test, places)) if settings else seeds_of(results, places)
+    return statistics.detectable(spread, pairs), pairs
+
+
+def _over_seeds(results: Results, test: Test, metric: str, places: Sequence[Place]) -> float | None:
+    """The spread of one comparison of two runs with independent seeds.
+
+    Each has that of the median setting (`spreads_of`): on the same data where there are some,
+    else on any.
+    """
     spreads = results.spreads.get(metric, {})
-    here = [spreads[data] for data, _ in planned if data in spreads] or list(spreads.values())
-    if not here:
+    planned = [results.setting(cell, "data") for cell, _ in places]
+    here = [spreads[data] for data in planned if data in spreads] or list(spreads.values())
+    return max(here) * math.hypot(1, test.ratio) if here else None
+
+
+def _over_settings(test: Test, others: Iterable[Results]) -> float | None:
+    """The spread over settings, of any method, of the suite that has most of them.
+
+    Those count that have as many of the claim's comparisons as any setting has.
+    """
+    asked = replace(test, methods=("*",)) if test.methods else test
+    suites = [by_setting(one for one in comparisons(asked, each) if one.gains) for each in others]
+    most = max((len(each) for settings in suites for each in settings), default=0)
+    whole = [[each for each in settings if len(each) == most] for settings in suites]
+    settings = max(whole, key=len, default=[])
+    if len(settings) < FEWEST:
         return None
-    return statistics.detectable(max(here) * math.hypot(1, test.ratio), seeds_of(results, places))
+    means = [statistics.mean_of([one.plain.mean for one in each]).mean for each in settings]
+    return statistics.paired(means).deviation
 
 
-def seeds_of(results: Results, places: Iterable[tuple[Cell, str]]) -> int:
+def seeds_of(results: Results, places: Iterable[Place]) -> int:
     """How many seeds are planned, or where these are too few, how many a test needs."""
     return max(FEWEST, min((results.planned[place] for place in places), default=0))
 
 
-def minutes_of(results: Results, places: Sequence[tuple[Cell, str]]) -> float | None:
-    """GPU minutes of as many runs as a test needs; None where there are no such runs."""
+def settings_of(test: Test, places: Iterable[Place]) -> int:
+    """How many settings are planned: networks, or where methods are compared, their cells."""
+    return len({(cell, name if test.methods else None) for cell, name in places})
+
+
+def to_begin(results: Results, test: Test, places: Sequence[Place]) -> Needed:
+    """As many runs as a test needs; nothing where there are no such runs."""
     if not places:
-        return None
+        return Needed()
+    if test.pairs == "settings":
+        count, cost = settings_of(test, places), cost_of_plan(results, places)
+        if count >= FEWEST or cost is None:
+            return Needed(cost=cost)
+        # A further setting costs what these do on average.
+        return Needed(FEWEST, cost.times(FEWEST / count))
     few = any(results.planned[place] < FEWEST for place in places)
-    return minutes_for(results, places, FEWEST) if few else minutes_missing(results, places)
+    cost = cost_of_seeds(results, places, FEWEST) if few else cost_of_plan(results, places)
+    return Needed(cost=cost)
 
 
-def to_decide(
-    results: Results, test: Test, verdict: Verdict, lacking: Sequence[tuple[Cell, str]]
-) -> tuple[int | None, float | None]:
-    """Seeds in all, and GPU minutes for those we lack, that would decide the effects seen."""
+def to_decide(results: Results, test: Test, verdict: Verdict, lacking: Sequence[Place]) -> Needed:
+    """What would decide the effects seen."""
     if verdict.others:
-        return None, None
+        return Needed()
     if not verdict.unclear:
-        return None, minutes_missing(results, verdict.places or lacking)
-    waiting = minutes_missing(results, lacking)
+        return Needed(cost=cost_of_plan(results, verdict.places or lacking))
+    waiting = cost_of_plan(results, lacking)
     if test.decide == "count" and lacking:
-        return None, waiting
+        return Needed(cost=waiting)
     needed = [
         FEWEST
         if one.deviation is None or not one.tested
         else statistics.seeds_needed(one.mean, one.deviation)
         for one in verdict.unclear
     ]
-    if any(one is None for one in needed):
-        return None, None
-    most = max(one for one in needed if one is not None)
+    known = [one for one in needed if one is not None]
+    beyond = len(known) < len(needed)
+    most = MOST if beyond else max(known)
     lack = max(most - min(one.count for one in verdict.unclear), 1)
-    more = minutes_for(results, verdict.places, 1)
-    if waiting is None or more is None:
-        return most, None
     # A further setting costs what the settings so far did on average.
     share = lack if test.pairs == "seeds" else lack / verdict.unclear[0].count
-    return most, waiting + share * more
+    more = cost_of_seeds(results, verdict.places, share)
+    cost = None if waiting is None or more is None else waiting + more
+    return Needed(None if beyond else most, cost, beyond)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,13 @@ from calibrant.bench.cells import Results
 from calibrant.bench.claim_comparisons import (
     Comparison,
     absence,
+    by_setting,
     comparisons,
     is_about,
     methods_of,
     planned_comparisons,
 )
-from calibrant.bench.claim_power import detectable, expected, minutes_of, seeds_of, to_decide
+from calibrant.bench.claim_power import Needed, detectable, expected, to_begin, to_decide
 from calibrant.bench.claim_verdicts import (
     FAILS,
     HOLDS,
@@ -27,6 +28,7 @@ from calibrant.bench.claim_verdicts import (
     unless_others,
     unless_overturned,
 )
+from calibrant.bench.costs import Cost
 from calibrant.bench.statistics import FEWEST, LEVEL, Paired
 
 if TYPE_CHECKING:
@@ -54,10 +56,16 @@ class Outcome:
     missing: tuple[str, ...] = ()  # methods the suite plans and has no run of
     absent: tuple[str, ...] = ()  # methods of the claim that the suite does not have
     detectable: float | None = None  # the effect our runs would have shown, 4 times of 5
-    expected: int | None = None  # so many seeds would show that, by the spread of other runs
+    expected: int | None = None  # so many pairs would show that, by the spread of other runs
     elsewhere: bool = False  # only a suite with more methods could decide it
     seeds: int | None = None  # in all, that would decide the effect seen; None: not known
-    minutes: float | None = None  # of the GPU, for what lacks; None: not known
+    beyond: bool = False  # whether that takes more than 1,000, of which the cost is then
+    cost: Cost | None = None  # of what lacks; None: not known
+
+    @property
+    def minutes(self) -> float | None:
+        """Of the GPU, for what lacks; None: not known."""
+        return None if self.cost is None else self.cost.minutes
 
     @property
     def evidence(self) -> frozenset[tuple[object, ...]]:
@@ -85,8 +93,8 @@ class Outcome:
         return stands.count(1), stands.count(-1), stands.count(0)
 
 
-def tested(claim: Claim, results: Results) -> Outcome:
-    """A claim's outcome by the runs of one suite."""
+def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome:
+    """A claim's outcome by the runs of one suite; ``others`` tell how far settings spread."""
     if claim.test.correlation:
         from calibrant.bench.claim_correlations import correlated
 
@@ -105,6 +113,9 @@ def tested(claim: Claim, results: Results) -> Outcome:
     lacking, missing = absence(test, results, planned, every)
     untuned = wanted & (_known(results) - set(results.suite.methods))
     if not found:
+        told, pairs = expected(results, test, metric, planned, others)
+        possible = _complete(test, results) and not untuned
+        needed = to_begin(results, test, planned) if possible else Needed()
         return Outcome(
             claim,
             results.suite.name,
@@ -113,22 +124,22 @@ def tested(claim: Claim, results: Results) -> Outcome:
             metric,
             missing=missing,
             absent=absent,
-            detectable=expected(results, test, metric, planned),
-            expected=seeds_of(results, planned),
-            minutes=minutes_of(results, planned)
-            if _complete(test, results) and not untuned
-            else None,
+            detectable=told,
+            expected=pairs,
+            seeds=needed.pairs,
+            cost=needed.cost,
         )
     overall = _overall(test, found)
     verdict = _VERDICTS[test.decide](test, found, overall, missing)
     verdict = unless_others(test, verdict, {*absent, *untuned}, lacking)
     if test.decide == "count":
         verdict = unless_overturned(verdict, found, planned_comparisons(test, results) - len(found))
-    effect, seeds, minutes = None, None, None
+    effect, pairs, needed = None, None, Needed()
     if verdict.status == OPEN:
         effect = detectable(test, verdict.unclear)
-        seeds, minutes = to_decide(results, test, verdict, lacking)
-    guessed = verdict.status == OPEN and effect is None and not verdict.others
+        needed = to_decide(results, test, verdict, lacking)
+        if effect is None and not verdict.others:
+            effect, pairs = expected(results, test, metric, planned, others)
     return Outcome(
         claim,
         results.suite.name,
@@ -142,11 +153,12 @@ def tested(claim: Claim, results: Results) -> Outcome:
         comparisons=tuple(found),
         missing=missing,
         absent=absent,
-        detectable=expected(results, test, metric, planned) if guessed else effect,
-        expected=seeds_of(results, planned) if guessed else None,
+        detectable=effect,
+        expected=pairs,
         elsewhere=verdict.others,
-        seeds=seeds,
-        minutes=minutes,
+        seeds=needed.pairs,
+        beyond=needed.beyond,
+        cost=needed.cost,
     )
 
 
@@ -185,7 +197,7 @@ def _overall(test: Test, found: Sequence[Comparison]) -> Paired:
     chance gave it, and count as one, by their mean.
     """
     if test.pairs == "settings":
-        groups = _by_setting(found)
+        groups = by_setting(found)
         return statistics.paired(
             [statistics.mean_of([one.plain.mean for one in each]).mean for each in groups]
         )
@@ -193,13 +205,6 @@ def _overall(test: Test, found: Sequence[Comparison]) -> Paired:
     return statistics.paired(
         [statistics.mean_of([one.gains[seed] for one in found]).mean for seed in seeds]
     )
-
-
-def _by_setting(found: Sequence[Comparison]) -> list[list[Comparison]]:
-    groups: dict[object, list[Comparison]] = {}
-    for one in found:
-        groups.setdefault(one.places, []).append(one)
-    return list(groups.values())
 
 
 def _aligned(found: Sequence[Comparison]) -> tuple[list[Comparison], list[int]]:

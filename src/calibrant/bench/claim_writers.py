@@ -11,15 +11,18 @@ from calibrant.bench.claim_tests import Outcome
 from calibrant.bench.claim_verdicts import FAILS, HOLDS, OPEN
 from calibrant.bench.figures import label, number, parts_of, unit
 from calibrant.bench.published import PAPERS
+from calibrant.bench.statistics import MOST
 
 LEGEND = (
     "The gain is what the claim's method gains over the others, in the claim's direction, with "
     "its 95% interval over the mean of all comparisons; % are points. A claim about every "
     "comparison holds where each is clear by itself (paired t-test over seeds, 5%), and fails "
     "where one is clearly against it (after Holm's correction). Of one that is not decided, "
-    "“would have seen” is the effect that our runs show 4 times out of 5, “seeds would show” the "
-    "same of runs still to be made, by the spread over seeds of those made so far, and the GPU "
-    "minutes are those of the seeds or runs still needed."
+    "“would have seen” is the effect that our runs show 4 times out of 5, “seeds (or settings) "
+    "would show” the same of runs still to be made, by the spread over seeds (or settings) of "
+    "those made so far, and the GPU minutes are those of the seeds or runs still needed. Where no "
+    "run of a network is timed they are an estimate by the multiply-adds of those that are; deep "
+    "and thin networks, and small batches, take longer than that."
 )
 
 
@@ -99,7 +102,9 @@ def values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "detectable": _plain(one.detectable),
             "detectable_by_seeds": one.expected,
             "seeds_needed": one.seeds,
+            "seeds_out_of_reach": one.beyond,
             "gpu_minutes": _plain(one.minutes),
+            "gpu_minutes_estimated": one.cost is not None and one.cost.estimated,
         }
         for one in outcomes
     ]
@@ -143,29 +148,51 @@ def _differs(outcome: Outcome) -> str:
 
 
 def _open(outcome: Outcome) -> list[str]:
-    parts = []
-    if outcome.detectable is not None:
-        seen = f"{_number(outcome)(outcome.detectable, False)}{_unit(outcome)}"
-        if outcome.claim.test.decide == "count":
-            seen = f"a share of {outcome.detectable:.0%}"
-        would = f"{outcome.expected} seeds would show" if outcome.expected else "would have seen"
-        parts.append(f"{would} {seen}")
-    if outcome.seeds is not None and not outcome.tested:
-        parts.append(f"at least {outcome.seeds} {outcome.claim.test.pairs} are needed")
-    elif outcome.seeds is not None:
-        parts.append(f"{outcome.seeds} {outcome.claim.test.pairs} would decide it")
-    elif outcome.begun and outcome.minutes is None and outcome.detectable is not None:
-        parts.append("more than 1,000 seeds would be needed for an effect as small as the one seen")
-        return parts
     if outcome.elsewhere:
-        return parts
-    if outcome.minutes is None:
-        parts.append("GPU minutes not known, no such run is timed")
-    elif outcome.minutes == 0:
-        parts.append("no GPU needed")
-    else:
-        parts.append(f"about {math.ceil(outcome.minutes):,} GPU minutes")
-    return parts
+        return []
+    return [_seen(outcome), *_pairs(outcome), _minutes(outcome)]
+
+
+def _seen(outcome: Outcome) -> str:
+    """The effect that these runs, or those planned, show 4 times of 5."""
+    share = outcome.claim.test.decide == "count"
+    if outcome.detectable is None:
+        return "too few comparisons to show a share" if share else "no run yet tells the spread"
+    seen = f"{_number(outcome)(outcome.detectable, False)}{_unit(outcome)}"
+    if share:
+        seen = f"a share of {outcome.detectable:.0%}"
+    pairs = outcome.claim.test.pairs
+    return (
+        f"{outcome.expected} {pairs} would show {seen}"
+        if outcome.expected
+        else f"would have seen {seen}"
+    )
+
+
+def _pairs(outcome: Outcome) -> list[str]:
+    """How many pairs would decide it, where that is known."""
+    test = outcome.claim.test
+    if outcome.beyond:
+        many = f"{MOST:,} times as many networks" if test.correlation else f"{MOST:,} {test.pairs}"
+        return [f"more than {many} would be needed for an effect as small as the one seen"]
+    if outcome.seeds is None:
+        return []
+    if not outcome.tested:
+        return [f"at least {outcome.seeds} {test.pairs} are needed"]
+    return [f"{outcome.seeds} {test.pairs} would decide it"]
+
+
+def _minutes(outcome: Outcome) -> str:
+    """What that takes of a GPU."""
+    if outcome.cost is None:
+        return "GPU minutes not known, no such run is timed"
+    if outcome.cost.seconds == 0:
+        return "no GPU needed"
+    minutes = outcome.cost.minutes
+    told = f"about {math.ceil(minutes):,} GPU minutes"
+    if outcome.beyond:
+        told = f"more than {math.floor(minutes):,} GPU minutes"
+    return told + ", by the work of other networks" * outcome.cost.estimated
 
 
 def _number(outcome: Outcome) -> Callable[[float, bool], str]:

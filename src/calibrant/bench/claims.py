@@ -172,7 +172,7 @@ def judge(claims: Iterable[Claim], frame: pd.DataFrame, suites: Iterable[Suite])
     }
     outcomes = []
     for claim in claims:
-        own = [tested(claim, found[name]) for name in claim.suites if name in found]
+        own = [tested(claim, found[name], found.values()) for name in claim.suites if name in found]
         begun: list[Outcome] = []
         for one in own:
             if one.begun and not any(one.evidence <= other.evidence for other in begun):

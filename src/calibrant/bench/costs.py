@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from calibrant.bench.cells import Cell, Results
 from calibrant.bench.spec import SECONDS
 from calibrant.bench.statistics import mean_of
+from calibrant.bench.workload import SETTINGS, images_of, work_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,20 +20,60 @@ if TYPE_CHECKING:
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 
-def minutes_for(results: Results, places: Iterable[tuple[Cell, str]], seeds: int) -> float | None:
-    """GPU minutes of ``seeds`` more runs of each (cell, method); None where nothing is known."""
-    known = results.seconds
-    found = [known.get(place) for place in dict.fromkeys(places)]
-    if any(one is None for one in found):
-        return None
-    return seeds * sum(one for one in found if one is not None) / 60
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a GPU; ``estimated`` where they are by the work of other networks alone."""
+
+    seconds: float
+    estimated: bool = False
+
+    @property
+    def minutes(self) -> float:
+        """The same in minutes."""
+        return self.seconds / 60
+
+    def times(self, factor: float) -> Cost:
+        """So many times that."""
+        return Cost(factor * self.seconds, self.estimated)
+
+    def __add__(self, other: Cost) -> Cost:
+        """Both together."""
+        return Cost(self.seconds + other.seconds, self.estimated or other.estimated)
 
 
-def seconds_of_runs(results: Results) -> dict[tuple[Cell, str], float | None]:
-    """Seconds a run alone on its machine: its own method's mean, else that of its cell.
+def cost_of_seeds(
+    results: Results, places: Iterable[tuple[Cell, str]], seeds: float
+) -> Cost | None:
+    """Of ``seeds`` more runs of each (cell, method); None where one is not known."""
+    return _total((results.costs.get(place), seeds) for place in dict.fromkeys(places))
 
-    A cell without a run takes the seconds an epoch of the same network elsewhere in the store;
-    runs on files of logits take no GPU.
+
+def cost_of_plan(results: Results, places: Iterable[tuple[Cell, str]]) -> Cost | None:
+    """Of all the runs the suite plans at these (cell, method); None where one is not known.
+
+    Those that were made, but not measured in this way, are counted as well: what they left
+    behind is seldom enough to measure more.
+    """
+    return _total(
+        (results.costs.get(place), results.planned[place]) for place in dict.fromkeys(places)
+    )
+
+
+def _total(runs: Iterable[tuple[Cost | None, float]]) -> Cost | None:
+    total = Cost(0.0)
+    for one, count in runs:
+        if one is None:
+            return None
+        total += one.times(count)
+    return total
+
+
+def costs_of_runs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
+    """A run alone on its machine: its own method's mean, else that of its cell.
+
+    A cell without a run takes the seconds an epoch of the same network elsewhere in the store,
+    by the number of images, or of other networks, by their work; runs on files of logits take
+    no GPU.
     """
     rows = _timed(results.frame)
     took = dict(zip(rows["key"].astype(str), rows["value"], strict=True))
@@ -39,39 +82,24 @@ def seconds_of_runs(results: Results) -> dict[tuple[Cell, str], float | None]:
         for method, cell, _ in entries if key in took else ():
             runs.setdefault((cell, method), []).append(float(took[key]))
     timed = {place: mean_of(seconds).mean for place, seconds in runs.items()}
-    rates = _rates(rows)
+    epochs = _epochs(rows)
     logits = any(spec.logits is not None for _, spec in results.suite.specs)
-    found: dict[tuple[Cell, str], float | None] = {}
-    for cell, method in results.planned:
+    of_cells: dict[Cell, Cost | None] = {}
+    for cell in results.cells:
         beside = [seconds for (other, _), seconds in timed.items() if other == cell]
-        rate = rates.get(results.setting(cell, "model"))
         if logits:
-            found[cell, method] = 0.0
-        elif (cell, method) in timed:
-            found[cell, method] = timed[cell, method]
+            of_cells[cell] = Cost(0.0)
         elif beside:
-            found[cell, method] = mean_of(beside).mean
-        elif rate is not None:
-            found[cell, method] = rate * results.setting(cell, "epochs")
+            of_cells[cell] = Cost(mean_of(beside).mean)
         else:
-            found[cell, method] = None
-    return found
-
-
-def minutes_missing(results: Results, places: Iterable[tuple[Cell, str]]) -> float | None:
-    """GPU minutes of all the runs the suite plans at these (cell, method).
-
-    Those that were made, but not measured in this way, are counted as well: what they left
-    behind is seldom enough to measure more.
-    """
-    known = results.seconds
-    total = 0.0
-    for place in dict.fromkeys(places):
-        seconds = known.get(place)
-        if seconds is None:
-            return None
-        total += results.planned[place] * seconds
-    return total / 60
+            one = _epoch({name: results.setting(cell, name) for name in SETTINGS}, epochs)
+            of_cells[cell] = None if one is None else one.times(results.setting(cell, "epochs"))
+    return {
+        (cell, method): Cost(timed[cell, method])
+        if (cell, method) in timed and not logits
+        else of_cells[cell]
+        for cell, method in results.planned
+    }
 
 
 def alone(ends: Array, seconds: Array, machines: Sequence[str]) -> Array:
@@ -105,10 +133,35 @@ def _timed(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=alone(ends.to_numpy(), rows["value"].to_numpy(), machines))
 
 
-def _rates(rows: pd.DataFrame) -> dict[str, float]:
-    """Seconds an epoch by network, over every timed run of the store."""
-    seconds = rows["value"] / rows["epochs"].clip(lower=1)
-    return {
-        str(name): float(mean)
-        for name, mean in seconds.groupby(rows["model"].astype(str)).mean().items()
-    }
+def _epochs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of every timed training of the store, what an epoch took and how much work it was."""
+    told = {text: json.loads(text) for text in rows["config"].unique()}
+    trained = [text for text, one in told.items() if one.get("logits") is None]
+    rows = rows[rows["config"].isin(trained)]
+    images = {text: images_of(told[text]) for text in trained}
+    work = {text: work_of(told[text]) for text in trained}
+    return rows.assign(
+        seconds=rows["value"] / rows["epochs"].clip(lower=1),
+        images=rows["config"].map(images).astype("float64"),
+        work=rows["config"].map(work).astype("float64"),
+    )[["data", "model", "seconds", "images", "work"]]
+
+
+def _epoch(settings: Mapping[str, Any], epochs: pd.DataFrame) -> Cost | None:
+    """An epoch of a network, as it took elsewhere, or by the work of others.
+
+    That of others on the same data where there are some, else on any. All of a run's seconds
+    are taken to go with its images and its work, those of measuring too.
+    """
+    own = epochs[epochs["model"] == settings["model"]]
+    if len(own):
+        here, there = images_of(settings), float(own["images"].mean(skipna=False))
+        share = here / there if here is not None and there > 0 else 1.0
+        return Cost(float(own["seconds"].mean()) * share)
+    work, others = work_of(settings), epochs[epochs["work"].notna()]
+    near = others[others["data"] == settings["data"]]
+    others = near if len(near) else others
+    if work is None or others.empty:
+        return None
+    share = work / float(others["work"].mean())
+    return Cost(float(others["seconds"].mean()) * share, estimated=True)
