@@ -19,6 +19,7 @@ from calibrant.bench.suite import SHIPPED, Suite, available
 from calibrant.bench.tables import OF_TWO_SETS
 from calibrant.bench.texts import BY_NAME_ONLY, keeping, make
 from calibrant.bench.tune import Tuning
+from calibrant.functional.errors import InputError
 from calibrant.training import recipes
 
 NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
@@ -47,6 +48,7 @@ ASKED = [
     "hard-classes",
     "quick-tune",
     "combinations",
+    "pooled",
     "headline",
     "class-scaling-long-tail",
     "digits-short",
@@ -57,6 +59,7 @@ QUICK = [
     "ood",
     "quick-tune",
     "combinations",
+    "pooled",
     "r-aurc-grid",
     "r-aurc-sweeps",
     "acls-grid",
@@ -155,7 +158,10 @@ def test_every_line_of_where_reaches_a_run(name):
         less = {**told, "where": [one for k, one in enumerate(told["where"]) if k != place]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            other = {spec.key: spec for _, spec in Suite.parse(yaml.safe_dump(less)).specs}
+            try:
+                other = {spec.key: spec for _, spec in Suite.parse(yaml.safe_dump(less)).specs}
+            except InputError:
+                continue  # without it there is no such suite
         assert other != whole, told["where"][place]
 
 

@@ -526,6 +526,27 @@ def test_the_best_combination_keeps_accuracy_and_is_judged_on_other_rows(tmp_pat
     assert "test" not in json.dumps(told["candidates"])
 
 
+def test_runs_that_hold_out_their_own_rows_are_candidates_beside_those_that_share_them(tmp_path):
+    """Seed 0 is of both, and neither takes a seed of the other."""
+    store = Store(tmp_path / "store")
+    runs_of(store, FIGURES)
+    runs_of(store, {("cross_entropy", "plp"): {"temperature": (0.93, 0.2, 0.004)}}, seeds=(0,))
+    for seed in (1, 2):
+        spec = Spec(
+            Config(loss="cross_entropy", recipe="plp", seed=seed, split_seed=seed, device="cpu")
+        )
+        values = {"accuracy": 0.93, "nll": 0.2, "ece": 0.004}
+        told = {"part": CROSSFIT, "calibrator": "temperature"}
+        store.add(spec.key, [make_row(spec, **told, metric=k, value=v) for k, v in values.items()])
+    (path,) = combine.choose(tmp_path)
+    choice = read_choice(path)
+    assert choice is not None
+    assert (choice["chosen"]["settings"]["recipe"], len(choice["chosen"]["keys"])) == ("plp", 3)
+    of_plp = [one for one in choice["candidates"] if one["settings"]["recipe"] == "plp"]
+    assert sorted(len(one["keys"]) for one in of_plp) == [1, 3]
+    assert len(choice["candidates"]) == 8 + 2
+
+
 def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):
     def one(calibrator, ece, nll):
         seeds = range(3)

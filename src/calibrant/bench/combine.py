@@ -26,6 +26,7 @@ from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.spec import ADDED, OF_THE_MACHINE, canonical
 from calibrant.bench.statistics import mean_of
 from calibrant.bench.store import Store
+from calibrant.bench.texts import spell
 from calibrant.functional.errors import InputError
 from calibrant.losses.registry import terms
 
@@ -94,17 +95,28 @@ def combinations(view: ValidationRows) -> dict[str, list[Combination]]:
         index=["config", "calibrator", "key", "seed"], columns="metric", values="value"
     )
     table = table.reindex(columns=list(FIGURES)).dropna().reset_index()
-    found: dict[str, dict[tuple[str, str], Combination]] = {}
+    found: dict[str, dict[tuple[str, str, bool], Combination]] = {}
     for row in table.to_dict("records"):
-        protocol, settings = _split(row["config"])
-        group = found.setdefault(protocol, {})
-        name = (canonical(settings), row["calibrator"])
-        one = group.setdefault(name, Combination(settings, row["calibrator"], {}, {}, {}, {}))
-        seed = int(row["seed"])
-        one.keys[seed] = row["key"]
-        for metric in FIGURES:
-            getattr(one, metric)[seed] = float(row[metric])
-    return {protocol: list(group.values()) for protocol, group in found.items()}
+        protocol, settings, split = _split(row["config"])
+        group, seed = found.setdefault(protocol, {}), int(row["seed"])
+        for own in _ways_to_hold_out(split, seed):
+            name = (canonical(settings), row["calibrator"], own)
+            one = group.setdefault(name, Combination(settings, row["calibrator"], {}, {}, {}, {}))
+            one.keys[seed] = row["key"]
+            for metric in FIGURES:
+                getattr(one, metric)[seed] = float(row[metric])
+    return {
+        # Seed 0 alone is of both ways, and is told once.
+        protocol: [
+            one for (*_, own), one in group.items() if not own or any(seed for seed in one.keys)
+        ]
+        for protocol, group in found.items()
+    }
+
+
+def _ways_to_hold_out(split: int, seed: int) -> list[bool]:
+    """Whether a run is one of those that all hold out the same rows, or each its own."""
+    return [own for own, fits in ((False, split == 0), (True, split == seed)) if fits]
 
 
 def _is_fair(calibrator: str) -> bool:
@@ -216,7 +228,7 @@ def report(path: Path, store: Store) -> pd.DataFrame:
         line: dict[str, Any] = {
             "who": one["who"],
             "loss": one["settings"]["loss"],
-            "recipe": one["settings"]["recipe"],
+            "recipe": spell(one["settings"]["recipe"], one["settings"]["recipe_options"] or {}),
             "average": one["settings"]["average"],
             "calibrator": one["calibrator"],
             "seeds": len(seeds),
@@ -282,14 +294,14 @@ def proposed_by(settings: Mapping[str, Any], calibrator: str) -> str | None:
     return None
 
 
-def _split(config: str) -> tuple[str, dict[str, Any]]:
-    """A run's settings in two: those of the protocol, and those that are varied."""
+def _split(config: str) -> tuple[str, dict[str, Any], int]:
+    """A run's settings: those of the protocol, those that are varied, and by what it holds out."""
     told = json.loads(config)
     settings = {name: told[name] for name in VARIED}
     rest = {
         name: value
         for name, value in told.items()
-        if name not in (*VARIED, "seed", *OF_THE_MACHINE)
+        if name not in (*VARIED, "seed", "split_seed", *OF_THE_MACHINE)
         and not (name in ADDED and ADDED[name] == value)  # which older runs do not name
     }
-    return canonical(rest), settings
+    return canonical(rest), settings, int(told["split_seed"])

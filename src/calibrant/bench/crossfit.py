@@ -23,19 +23,32 @@ PART = "validation:crossfit"
 SEED = 0  # of the halves: the same for every calibrator, so that they are judged alike
 
 
-def out_of_half(text: str, predictions: Predictions, *, seed: int = SEED) -> Predictions:
+def out_of_half(
+    text: str, predictions: Predictions, *, beside: Predictions | None = None, seed: int = SEED
+) -> Predictions:
     """Each half of the rows after the calibrator fitted on the other, in the rows' order.
 
-    The halves are drawn by class.
+    The halves are drawn by class. Rows ``beside`` these are fitted on both times.
     """
     labels = np.asarray(predictions.labels)
     first, second = split_rows(len(labels), 0.5, seed=seed, strata=labels)
     scores = torch.empty_like(torch.as_tensor(predictions.array))
     for fitted, judged in ((first, second), (second, first)):
-        calibrator = fit(text, predictions.take(fitted)).calibrator
+        rows = predictions.take(fitted)
+        calibrator = fit(text, rows if beside is None else joined([rows, beside])).calibrator
         said = apply(calibrator, predictions.take(judged))
         scores[torch.from_numpy(judged)] = torch.as_tensor(said.array).to(scores.dtype)
     return replace(predictions, scores=scores, is_logits=True)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Rows of several predictions as one."""
+    return replace(
+        parts[0],
+        scores=torch.cat([torch.as_tensor(one.array).to(torch.float32) for one in parts]),
+        labels=torch.cat([torch.as_tensor(one.labels) for one in parts]),
+        ids=None,
+    )
 
 
 def crossfit(

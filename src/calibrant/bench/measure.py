@@ -15,6 +15,7 @@ from calibrant.bench.crossfit import crossfit
 from calibrant.bench.judging import Figure, checked, counted, figures, told
 from calibrant.bench.logits import halves_of, uncalibrated_halves
 from calibrant.bench.ood import ood
+from calibrant.bench.pooled import pooled
 from calibrant.bench.rows import Row, make_row
 from calibrant.bench.sealed import Validation
 from calibrant.bench.shift import shift
@@ -184,6 +185,7 @@ AFTER: dict[str, Callable[..., Iterator[Figure]]] = {
     "ood": ood,
     "metrics": more_metrics,
     "crossfit": crossfits,
+    "pooled": pooled,
     "hard_classes": looks.hard,
     "masked": looks.masked,
     "inactive": looks.inactive,

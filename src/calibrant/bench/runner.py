@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.locking import locked
-from calibrant.bench.spec import Spec, distinct
+from calibrant.bench.spec import LATE, Spec, distinct
 from calibrant.bench.suite import Suite
 from calibrant.bench.work import Bench, Tell, work
 from calibrant.functional.errors import InputError, no_such
@@ -121,19 +122,50 @@ def run_specs(
     left = [one for one in wanted if one.key not in before]
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     tell = progress or (lambda event: None)
-    tell({"event": "plan", "runs": len(wanted), "before": len(before)})
-    if left and on == "here":
+
+    def make(specs: list[Spec]) -> None:
+        ready = [one.key for one in specs if bench.is_done(one, store)]
+        tell({"event": "plan", "runs": len(specs), "before": len(ready)})
+        _make(
+            [one for one in specs if one.key not in ready], bench, tell, on, workers, threads, limit
+        )
+
+    make([one.early for one in wanted])
+    # What needs other runs comes once these are made; where some are not, it is left for later.
+    if late := [one for one in left if one.is_late and _has_family(one, bench)]:
+        make(late)
+    return _summary(wanted, before, bench)
+
+
+def _make(
+    specs: list[Spec],
+    bench: Bench,
+    tell: Tell,
+    on: str,
+    workers: int | None,
+    threads: int | None,
+    limit: float | None,
+) -> None:
+    if specs and on == "here":
         with _threads(threads):
-            work(left, bench, tell, limit=limit)
-    elif left and on == "pool":
+            work(specs, bench, tell, limit=limit)
+    elif specs and on == "pool":
         from calibrant.bench.pool import run_pool
 
-        run_pool(left, bench, tell, workers=workers, threads=threads, limit=limit)
-    elif left:
+        run_pool(specs, bench, tell, workers=workers, threads=threads, limit=limit)
+    elif specs:
         from calibrant.bench.ray_runner import run_ray
 
-        run_ray(left, bench, tell, workers=workers, threads=threads, limit=limit)
-    return _summary(wanted, before, bench)
+        run_ray(specs, bench, tell, workers=workers, threads=threads, limit=limit)
+
+
+def _has_family(spec: Spec, bench: Bench) -> bool:
+    """Whether the runs that its late measurements need have been made."""
+    from calibrant.bench.pooled import are_there
+
+    folder = bench.folder(spec.key)
+    late = [json.loads(options) for name, options in spec.after if name in LATE]
+    return (folder / "run.json").is_file() and all(are_there(folder, one) for one in late)
 
 
 def _put_down(suite: Suite, out: Path) -> None:

@@ -30,6 +30,7 @@ KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it ke
 MARK = "measured"  # the metric of the rows that say what has been measured
 FAILED = "failed"  # that of those that could not be made, and say so
 OF_LOGITS = ("metrics", "crossfit", "hard_classes")  # further measurements without a network
+LATE = ("pooled",)  # those that need what other runs of the suite said
 SEALED = "validation"  # the mark of a run of which validation rows alone were measured
 SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
 
@@ -53,6 +54,10 @@ class Spec:
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
             raise InputError(f"keep is one of {', '.join(KEEPS)}, found {self.keep!r}")
+        if self.keep == KEEPS[0] and self.is_late:
+            raise InputError(
+                f"{', '.join(LATE)} reads predictions of other runs: say keep: {KEEPS[1]}"
+            )
 
     @cached_property
     def key(self) -> str:
@@ -85,6 +90,16 @@ class Spec:
     def is_measured(self, done: Collection[tuple[str, str]]) -> bool:
         """Whether such marks are all that is wanted; what was opened was measured sealed too."""
         return self.wanted <= set(done) or (self.sealed and ("run", "none") in done)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something is wanted of it that needs other runs."""
+        return any(name in LATE for name, _ in self.after)
+
+    @property
+    def early(self) -> Spec:
+        """The same without that."""
+        return replace(self, after=tuple(one for one in self.after if one[0] not in LATE))
 
     def on_machine(self, **settings: Any) -> Spec:
         """The same run with settings of the machine changed; its key stays."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
-from calibrant.bench.spec import KEEPS, Spec, canonical
+from calibrant.bench.spec import KEEPS, LATE, Spec, canonical
 from calibrant.functional.errors import InputError, no_such
 from calibrant.training.config import Config
 
@@ -179,6 +179,11 @@ def _spec(settings: dict[str, Any]) -> Spec:
     config = Config.of(given)
     if logits is None:
         check_names(config)
+    for name, options in after:
+        if name in LATE:
+            from calibrant.bench.pooled import family
+
+            family(config, json.loads(options).get("seeds") or ())
     return Spec(config, calibrators, after, keep, logits)
 
 

@@ -18,7 +18,7 @@ from calibrant.bench import run_folder
 from calibrant.bench.loading import splits_of
 from calibrant.bench.locking import locked, read_note, write_note
 from calibrant.bench.rows import Row, make_row, now
-from calibrant.bench.spec import FAILED, MARK, OF_LOGITS, SEALED, SECONDS, Spec
+from calibrant.bench.spec import FAILED, LATE, MARK, OF_LOGITS, SEALED, SECONDS, Spec
 from calibrant.bench.store import Store
 from calibrant.bench.subject import FilesGone
 from calibrant.training import Diverged, Run, train
@@ -98,7 +98,7 @@ class Bench:
     def _has_files(self, key: str, mark: str) -> bool:
         folder = self.folder(key)
         name = mark.removeprefix("after:").partition("(")[0]
-        if mark.startswith("after:") and name not in OF_LOGITS:
+        if mark.startswith("after:") and name not in (*OF_LOGITS, *LATE):
             return (folder / run_folder.WEIGHTS).is_file()
         return (folder / run_folder.PREDICTIONS / "test.safetensors").is_file()
 

@@ -1,0 +1,195 @@
+"""Calibrators fitted on the held-out rows of several runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+from calibrant.bench import Suite
+from calibrant.bench.crossfit import PART as CROSSFIT
+from calibrant.bench.crossfit import SEED
+from calibrant.bench.pooled import called, family
+from calibrant.bench.runner import run_suite
+from calibrant.bench.store import Store
+from calibrant.functional.errors import InputError
+from calibrant.predictions import Predictions
+from calibrant.predictions.splitting import split_rows
+from calibrant.training.config import Config
+
+TEXT = """
+name: pool
+defaults: {data: digits, model: mlp, epochs: 2, batch_size: 400, device: cpu}
+seeds: [0, 1, 2]
+methods: {cross_entropy: {}}
+where:
+  - {if: {seed: 1}, set: {split_seed: 1}}
+  - {if: {seed: 2}, set: {split_seed: 2}}
+after: [{pooled: {seeds: [0, 1, 2], calibrators: [temperature]}}]
+keep: predictions
+metrics: [ece]
+"""
+NAME = "temperature(on=pooled)"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two seeds first, the third later; what was left of the two in between."""
+    out = tmp_path_factory.mktemp("pool")
+    suite = Suite.parse(TEXT)
+    first = run_suite(suite, out, seeds=[0, 1])
+    between = Store(out / "store").frame()
+    trained = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/run.json")}
+    second = run_suite(suite, out)
+    same = {path: path.stat().st_mtime_ns for path in trained}
+    return suite, out, first, between, second, trained == same
+
+
+def logits_of(out, spec, part):
+    said = Predictions.read(out / "runs" / spec.key / "predictions" / f"{part}.safetensors")
+    return np.asarray(said.array, dtype=np.float64), np.asarray(said.labels)
+
+
+def naive_nll(logits, labels, temperature):
+    scaled = logits / temperature
+    top = scaled.max(1)
+    return float(
+        np.mean(
+            [
+                math.log(sum(math.exp(v - t) for v in row)) + t - row[label]
+                for row, t, label in zip(scaled, top, labels, strict=True)
+            ]
+        )
+    )
+
+
+def naive_temperature(parts):
+    logits = np.concatenate([one for one, _ in parts])
+    labels = np.concatenate([one for _, one in parts])
+
+    def loss(at):
+        scaled = logits / math.exp(at)
+        top = scaled.max(1, keepdims=True)
+        rows = np.log(np.exp(scaled - top).sum(1)) + top[:, 0]
+        return float(np.mean(rows - scaled[np.arange(len(labels)), labels]))
+
+    return math.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
+
+
+def value(out, spec, part, metric):
+    frame = Store(out / "store").frame()
+    rows = frame[
+        (frame["key"] == spec.key)
+        & (frame["part"] == part)
+        & (frame["calibrator"] == NAME)
+        & (frame["metric"] == metric)
+    ]
+    (found,) = rows["value"]
+    return float(found), int(rows["rows"].iloc[0])
+
+
+def test_what_needs_other_runs_waits_for_them_and_trains_nothing_again(made):
+    suite, _, first, between, second, untouched = made
+    assert sorted(first.left) == sorted(spec.key for _, spec in suite.specs[:2])
+    assert not first.failed
+    assert not between["calibrator"].eq(NAME).any()
+    assert not between["metric"].eq("failed").any()
+    assert sorted(second.done) == sorted(spec.key for _, spec in suite.specs)
+    assert untouched
+    again = run_suite(suite, made[1])
+    assert len(again.before) == 3
+    assert not again.done
+
+
+def test_every_run_is_judged_by_one_temperature_of_all_held_out_rows(made):
+    suite, out, *_ = made
+    specs = [spec for _, spec in suite.specs]
+    held = [logits_of(out, spec, "validation") for spec in specs]
+    assert len({labels.tobytes() for _, labels in held}) == 3  # each held out rows of its own
+    best = naive_temperature(held)
+    for spec in specs:
+        logits, labels = logits_of(out, spec, "test")
+        assert value(out, spec, "validation", "parameter:temperature")[0] == pytest.approx(
+            best, rel=1e-4
+        )
+        nll, rows = value(out, spec, "test", "nll")
+        assert rows == len(labels)
+        assert nll == pytest.approx(naive_nll(logits, labels, best), rel=1e-5)
+
+
+def test_held_out_rows_are_judged_by_those_of_others_and_the_other_half_of_their_own(made):
+    suite, out, *_ = made
+    specs = [spec for _, spec in suite.specs]
+    held = [logits_of(out, spec, "validation") for spec in specs]
+    logits, labels = held[1]
+    halves = split_rows(len(labels), 0.5, seed=SEED, strata=labels)
+    total = 0.0
+    for fitted, judged in (halves, halves[::-1]):
+        best = naive_temperature([held[0], held[2], (logits[fitted], labels[fitted])])
+        total += len(judged) * naive_nll(logits[judged], labels[judged], best)
+    nll, rows = value(out, specs[1], CROSSFIT, "nll")
+    assert rows == len(labels)
+    assert nll == pytest.approx(total / len(labels), rel=1e-5)
+
+
+def test_a_pool_of_processes_measures_what_waits_too(tmp_path):
+    suite = Suite.parse(TEXT.replace("[0, 1, 2]", "[0, 1]").replace("epochs: 2", "epochs: 1"))
+    suite = Suite.parse(suite.text.replace("  - {if: {seed: 2}, set: {split_seed: 2}}\n", ""))
+    made = run_suite(suite, tmp_path, on="pool", workers=2, threads=1)
+    assert len(made.done) == 2
+    assert Store(tmp_path / "store").frame()["calibrator"].eq(NAME).any()
+
+
+def test_tables_show_what_was_fitted_on_all(made):
+    from calibrant.bench.cells import results
+
+    suite, out, *_ = made
+    found = results(suite, Store(out / "store").frame())
+    assert found.own_calibrators == ("none", NAME)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("keep: predictions", "keep: rows"), "keep: predictions"),
+        (("{split_seed: 2}", "{split_seed: 5}"), "seed 2 with split_seed 5"),
+        (("{pooled: {seeds: [0, 1, 2]", "{pooled: {seeds: [0, 1]"), "this one among"),
+        (("{pooled: {seeds: [0, 1, 2], ", "{pooled: {"), "several seeds"),
+        (("calibrators: [temperature]", "calibrators: [temprature]"), "temperature"),
+        (("{pooled: {seeds", "{pooled: {sedes"), "sedes"),
+    ],
+)
+def test_what_cannot_be_pooled_is_told_before_the_first_run(change, words):
+    with pytest.raises(InputError, match=words):
+        Suite.parse(TEXT.replace(*change))
+
+
+def test_one_run_alone_and_rows_named_twice_are_refused():
+    with pytest.raises(InputError, match="several seeds"):
+        family(Config(seed=3, split_seed=3), [3])
+    with pytest.raises(InputError, match="says itself"):
+        called("temperature(on=train)")
+
+
+def test_files_of_logits_hold_nothing_out(tmp_path):
+    from calibrant.bench.pooled import pooled
+    from calibrant.bench.subject import Parts
+
+    with pytest.raises(InputError, match="holds nothing out"):
+        next(pooled(Parts(), seeds=[0, 1]))
+
+
+def test_rows_joined_are_all_the_rows_in_order():
+    from calibrant.bench.crossfit import joined
+
+    parts = [
+        Predictions.from_logits(torch.randn(n, 3), torch.arange(n) % 3, ids=np.arange(n))
+        for n in (4, 7)
+    ]
+    both = joined(parts)
+    assert torch.equal(torch.as_tensor(both.array), torch.cat([one.scores for one in parts]))
+    assert np.asarray(both.labels).tolist() == [0, 1, 2, 0, 0, 1, 2, 0, 1, 2, 0]
+    assert both.ids is None
