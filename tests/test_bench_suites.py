@@ -17,7 +17,7 @@ from calibrant.bench.published import find
 from calibrant.bench.spec import OF_LOGITS
 from calibrant.bench.suite import SHIPPED, Suite, available
 from calibrant.bench.tables import OF_TWO_SETS
-from calibrant.bench.texts import BY_NAME_ONLY, keeping, make
+from calibrant.bench.texts import keeping, make
 from calibrant.bench.tune import Tuning
 from calibrant.functional.errors import InputError
 from calibrant.training import recipes
@@ -278,7 +278,7 @@ def test_digits_has_every_loss_recipe_and_calibrator():
     assert {spec.config.recipe for _, spec in made.specs} == set(recipes.available())
     used = {one.partition("(")[0] for _, spec in made.specs for one in spec.calibrators}
     needs_more = {"identity", "local_temperature", "mac_cal_head", "tst_head", "vtst_head"}
-    assert used == set(calibrators()) - needs_more - set(BY_NAME_ONLY)
+    assert used == set(calibrators()) - needs_more
     steps = {step for _, spec in made.specs for step, _ in spec.after}
     assert {"mac_cal_head", "tst", "vtst", "shift", "ood", "crossfit"} <= steps
     assert all(spec.config.data == "digits" for _, spec in made.specs)
