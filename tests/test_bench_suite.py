@@ -264,3 +264,27 @@ def test_runs_of_one_key_are_one_run_with_all_their_measurements():
     assert both.after == one.after
     assert both.keep == "predictions"
     assert Spec.of(json.loads(json.dumps(both.to_dict()))) == both
+
+
+def test_gammas_are_raced_in_suites_as_in_the_published_runs_unless_they_say_otherwise(tmp_path):
+    """So that a default that has changed since changes no figure that was published."""
+    from calibrant.bench.runner import run_suite
+    from calibrant.bench.spec import key_of
+    from calibrant.bench.work import Bench
+    from calibrant.training.run import Run
+
+    text = """
+        name: raced
+        defaults: {data: digits, model: mlp, epochs: 1, batch_size: 400, device: cpu}
+        methods:
+          usual: {recipe: mac_cal, recipe_options: {epochs: 4}}
+          raced: {recipe: mac_cal, recipe_options: {epochs: 4, race: true}}
+          whole: {recipe: mac_cal, recipe_options: {epochs: 4, race: false}}
+        """
+    suite = Suite.parse(text)
+    usual, raced, whole = (spec for _, spec in suite.specs)
+    assert usual.key == raced.key != whole.key
+    run_suite(suite, tmp_path)
+    options = [Run(Bench(tmp_path).folder(one.key)).config for one in (usual, whole)]
+    assert [one.recipe_options["race"] for one in options] == [True, False]
+    assert [key_of(one) for one in options] == [usual.key, whole.key]

@@ -336,11 +336,14 @@ def test_gammas_share_a_head_until_they_part(monkeypatch):
     monkeypatch.setattr(MaskedHeads, "train_epoch", counted)
     features, target = clusters()
     how = Settings(**{**SMALL, "epochs": 8})
-    train_head(features, target, 4, settings=how, gammas=GAMMAS, validation=clusters(seed=1))
+    options = {"settings": how, "gammas": GAMMAS, "validation": clusters(seed=1)}
+    raced = train_head(features, target, 4, race=True, **options)
     assert seen[0] == 1  # s_0 is the same for all
     assert max(seen) <= len(GAMMAS)
     assert all(count <= 4 for count in seen[2:4])  # after a quarter
     assert all(count <= 2 for count in seen[4:])  # after half
+    assert sum(run.epochs == 8 for run in raced.runs) == 2
+    assert all(run.epochs == 8 for run in train_head(features, target, 4, **options).runs)
 
 
 def test_the_lowest_validation_ece_wins_where_accuracy_is_kept():

@@ -26,6 +26,9 @@ OF_THE_MACHINE = (
 # Settings that came after the first keys, with the value that older runs had: left out of the
 # key at that value, so that runs made before keep theirs.
 ADDED: dict[str, Any] = {"head": None}
+# Options whose usual value was another when runs were first made. In a suite they have that one
+# unless it says otherwise, and it is left out of the key: what was published is made again.
+FORMER: dict[str, dict[str, Any]] = {"mac_cal": {"race": True}}
 KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
 MARK = "measured"  # the metric of the rows that say what has been measured
 FAILED = "failed"  # that of those that could not be made, and say so
@@ -145,12 +148,21 @@ class Spec:
         )
 
 
+def with_former(recipe: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's options as a suite means them: see `FORMER`."""
+    return {**FORMER.get(recipe, {}), **options}
+
+
 def key_of(config: Config, *, logits: str | None = None) -> str:
     """The key of a run: the same on every machine, whatever is measured of it."""
     settings = {
         name: value
         for name, value in config.to_dict().items()
         if name not in OF_THE_MACHINE and not (name in ADDED and ADDED[name] == value)
+    }
+    former = FORMER.get(config.recipe, {}).items()
+    settings["recipe_options"] = {
+        name: value for name, value in config.recipe_options.items() if (name, value) not in former
     }
     told: dict[str, Any] = {"format": FORMAT, "settings": settings}
     if logits is not None:

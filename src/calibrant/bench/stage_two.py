@@ -17,6 +17,7 @@ from calibrant.bench import texts
 from calibrant.bench.crossfit import crossfit
 from calibrant.bench.judging import Figure, changed, counted, figures, told
 from calibrant.bench.network import through
+from calibrant.bench.spec import with_former
 from calibrant.bench.subject import Fit, Head, Subject, calibrated_figures, fit
 from calibrant.calibrators.mac_cal_head import MacCalHead
 from calibrant.calibrators.rank import apply
@@ -98,7 +99,8 @@ def head_of(subject: Subject, called: str, precision: str) -> Head:
         for part in subject.parts:
             network.features(getattr(network, part))  # no part of the time the stage takes
         begun = time.perf_counter()
-        facts = get_recipe(RECIPES[name], **options).finish(network)
+        recipe = RECIPES[name]
+        facts = get_recipe(recipe, **with_former(recipe, options)).finish(network)
         seconds = time.perf_counter() - begun
         assert network.taken is not None
         subject.heads[called] = Head(network.taken, network, seconds, facts)

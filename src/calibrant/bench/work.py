@@ -18,7 +18,7 @@ from calibrant.bench import run_folder
 from calibrant.bench.loading import splits_of
 from calibrant.bench.locking import locked, read_note, write_note
 from calibrant.bench.rows import Row, make_row, now
-from calibrant.bench.spec import FAILED, LATE, MARK, OF_LOGITS, SEALED, SECONDS, Spec
+from calibrant.bench.spec import FAILED, LATE, MARK, OF_LOGITS, SEALED, SECONDS, Spec, with_former
 from calibrant.bench.store import Store
 from calibrant.bench.subject import FilesGone
 from calibrant.training import Diverged, Run, train
@@ -234,7 +234,9 @@ def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> No
 
     data = splits_of(spec.config)
     hold.restart()
-    run = train(spec.config, folder, data=data, on_epoch=on_epoch)
+    options = with_former(spec.config.recipe, spec.config.recipe_options)
+    config = spec.config.changed(recipe_options=options)
+    run = train(config, folder, data=data, on_epoch=on_epoch)
     run_folder.seal(folder)
     # What an earlier training gave is measured again: no figures of two are mixed.
     how: dict[str, Any] = {"spent": hold.spent, "earlier": hold.earlier, "again": again}

@@ -193,7 +193,7 @@ def train_head(
     settings: Settings | None = None,
     gammas: Sequence[float] = (GAMMA,),
     validation: tuple[Tensor, Tensor] | None = None,
-    race: bool = True,
+    race: bool = False,
     tick: Callable[[int], None] = lambda epoch: None,
     dtype: torch.dtype = torch.float32,
 ) -> TrainedHead:
