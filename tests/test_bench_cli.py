@@ -37,7 +37,8 @@ def test_run_tells_what_happens_as_json(made):
     kinds = [line["event"] for line in lines]
     assert kinds[0] == "plan"
     assert kinds.count("done") == 2
-    assert lines[-1] == {"event": "end", "done": 2, "before": 0, "failed": 0, "left": 0}
+    counts = {"done": 2, "before": 0, "failed": 0, "left": 0, "waiting": 0}
+    assert lines[-1] == {"event": "end", **counts}
 
 
 def test_run_says_in_a_line_what_became_and_quiet_says_nothing(made):

@@ -93,7 +93,7 @@ def value(out, spec, part, metric):
 
 def test_what_needs_other_runs_waits_for_them_and_trains_nothing_again(made):
     suite, _, first, between, second, untouched = made
-    assert sorted(first.left) == sorted(spec.key for _, spec in suite.specs[:2])
+    assert sorted(first.waiting) == sorted(spec.key for _, spec in suite.specs[:2])
     assert not first.failed
     assert not between["calibrator"].eq(NAME).any()
     assert not between["metric"].eq("failed").any()

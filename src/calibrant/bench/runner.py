@@ -29,6 +29,7 @@ class Summary:
     before: list[str] = field(default_factory=list)  # already
     failed: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # the time was up, or others hold them
+    waiting: list[str] = field(default_factory=list)  # for runs of other seeds: see `pooled`
 
 
 def run_suite(
@@ -180,8 +181,11 @@ def _summary(wanted: list[Spec], before: list[str], bench: Bench) -> Summary:
     for one in wanted:
         if one.key in before:
             continue
-        if one.is_measured(bench.done(one.key, store)):
+        done = bench.done(one.key, store)
+        if one.is_measured(done):
             found.done.append(one.key)
+        elif one.is_late and one.early.is_measured(done):
+            found.waiting.append(one.key)
         elif bench.failure(one.key).is_file():
             found.failed.append(one.key)
         else:

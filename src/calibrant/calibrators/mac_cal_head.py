@@ -33,7 +33,7 @@ class MacCalHead(FeatureHead):
         some, by the lowest ECE among those within one point of the best accuracy (or two
         standard errors, if more); else 0.96 (the paper does not say).
     race : leave the worse half of ``gammas`` behind after a quarter and after half of the epochs.
-        Three to four heads' work in place of nine, and a bias: small γ pass through the right
+        Less than half the time, and a bias: small γ pass through the right
         sparsity early, and may be kept for it. The published runs have it, and suites, unless
         they say otherwise.
     validation_fraction : share of the rows held out to choose γ on, where `fit` is given no

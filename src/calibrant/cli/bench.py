@@ -113,6 +113,7 @@ def run_command(
         "before": len(summary.before),
         "failed": len(summary.failed),
         "left": len(summary.left),
+        "waiting": len(summary.waiting),
     }
     if as_json:
         print(json.dumps({"event": "end", **counts}))
@@ -122,7 +123,13 @@ def run_command(
     _tell_failures(output, summary.failed, as_json=as_json)
 
 
-_WORDS = {"done": "made now", "before": "made before", "failed": "failed", "left": "left"}
+_WORDS = {
+    "done": "made now",
+    "before": "made before",
+    "failed": "failed",
+    "left": "left",
+    "waiting": "made, and to be measured once runs of other seeds are",
+}
 
 
 def _tell_failures(out: Path, keys: list[str], *, as_json: bool) -> None:
