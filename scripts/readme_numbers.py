@@ -16,8 +16,8 @@ README.md and results/README.md is made from the store in ``results/``:
   with ``what=gain`` the gain that its outcome names;
 - ``best``: suite, metric, calibrator: in how many rows this one of the suite's calibrators has the
   best mean, as ``7 of 9``;
-- ``gap``: suite, metric, and settings: the mean over all its runs of a figure of ``part`` less
-  that of ``less`` (test and validation rows), with its sign;
+- ``gap``: suite, metric, and settings: the mean over all its runs, or those of ``method``, of a
+  figure of ``part`` less that of ``less`` (test and validation rows), with its sign;
 - ``runs``: how many runs the store has results of; ``suite=`` for one suite's;
 - ``combination``: what `calibrant bench combine` chooses for the settings given (data, model,
   epochs, ...), beside cross-entropy and the lowest ECE of each paper's own methods, and whether
@@ -182,7 +182,7 @@ class Results:
         won = sum(pick(row, key=row.__getitem__) == calibrator for row in means.values())
         return f"{won} of {len(means)}"
 
-    def gap(self, *, suite, metric, part="test", less="validation", **cell):
+    def gap(self, *, suite, metric, part="test", less="validation", method=None, **cell):
         """How much one part's figures lie above another's, in the mean over runs."""
         from calibrant.bench.figures import number
         from calibrant.bench.statistics import mean_of
@@ -193,7 +193,9 @@ class Results:
             value - there[place][seed]
             for place, runs in here.items()
             for seed, value in runs.items()
-            if _fits(found, place[0], cell) and seed in there.get(place, {})
+            if _fits(found, place[0], cell)
+            and method in (None, place[1])
+            and seed in there.get(place, {})
         ]
         if not gaps:
             raise SystemExit(f"results:gap: no {metric} of {part} and {less} in {suite} {cell}")

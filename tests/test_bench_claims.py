@@ -802,7 +802,7 @@ def test_minutes_by_the_work_of_other_networks_say_so():
     found = outcome(BETTER, frame_of(other, {"acls": [0.1]}, 30.0), suite)
     # A ResNet-101 has 4.5 times the multiply-adds; six runs of half a minute times that.
     assert found.minutes == pytest.approx(3 * 4.519, rel=1e-3)
-    assert why(found).endswith("; about 14 GPU minutes, by the work of other networks")
+    assert why(found).endswith("; about 14 GPU minutes, by the work of other runs")
     assert values([found])[0]["gpu_minutes_estimated"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -51,6 +52,12 @@ def made(tmp_path_factory):
 def logits_of(out, spec, part):
     said = Predictions.read(out / "runs" / spec.key / "predictions" / f"{part}.safetensors")
     return np.asarray(said.array, dtype=np.float64), np.asarray(said.labels)
+
+
+def images_of(spec):
+    from calibrant.training.making import load_data
+
+    return load_data(spec.config).validation.images.numpy()
 
 
 def naive_nll(logits, labels, temperature):
@@ -126,19 +133,74 @@ def test_held_out_rows_are_judged_by_those_of_others_and_the_other_half_of_their
     held = [logits_of(out, spec, "validation") for spec in specs]
     logits, labels = held[1]
     halves = split_rows(len(labels), 0.5, seed=SEED, strata=labels)
-    total = 0.0
+    total, shared = 0.0, 0
+    pictures = [[one.tobytes() for one in images_of(spec)] for spec in specs]
     for fitted, judged in (halves, halves[::-1]):
-        best = naive_temperature([held[0], held[2], (logits[fitted], labels[fitted])])
+        seen = {pictures[1][row] for row in judged}
+        beside = []
+        for place in (0, 2):
+            others = [row for row, one in enumerate(pictures[place]) if one not in seen]
+            shared += len(pictures[place]) - len(others)
+            beside.append((held[place][0][others], held[place][1][others]))
+        best = naive_temperature([*beside, (logits[fitted], labels[fitted])])
         total += len(judged) * naive_nll(logits[judged], labels[judged], best)
+    assert shared > 0  # images that several held out
     nll, rows = value(out, specs[1], CROSSFIT, "nll")
     assert rows == len(labels)
     assert nll == pytest.approx(total / len(labels), rel=1e-5)
 
 
+def two(keep="predictions", after="pooled: {seeds: [0, 1]}", epochs=1):
+    text = TEXT.replace("[0, 1, 2]", "[0, 1]").replace("epochs: 2", f"epochs: {epochs}")
+    text = text.replace("  - {if: {seed: 2}, set: {split_seed: 2}}\n", "")
+    text = text.replace("pooled: {seeds: [0, 1], calibrators: [temperature]}", after)
+    return Suite.parse(text.replace("keep: predictions", f"keep: {keep}"))
+
+
+def test_where_predictions_were_not_kept_the_runs_are_made_again(tmp_path):
+    run_suite(two(keep="rows", after="crossfit: {calibrators: [temperature]}"), tmp_path)
+    made = run_suite(two(), tmp_path)
+    assert len(made.done) == 2
+    assert not made.waiting
+
+
+def test_what_was_pooled_with_an_earlier_training_is_pooled_again(tmp_path):
+    suite = two()
+    run_suite(suite, tmp_path)
+
+    def written():
+        frame = Store(tmp_path / "store").frame()
+        rows = frame[(frame["calibrator"] == NAME) & (frame["metric"] == "ece")]
+        return rows.groupby("key")["written"].max().to_dict()
+
+    first = written()
+    time.sleep(1.1)  # times are kept in seconds
+    key = suite.specs[0][1].key
+    (tmp_path / "runs" / key / "predictions" / "test.safetensors").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged"):
+        run_suite(suite, tmp_path)
+    second = written()
+    assert all(second[one] > first[one] for one in first), (first, second)
+
+
+def test_a_late_measurement_that_fails_or_had_no_time_is_told_as_that(tmp_path, monkeypatch):
+    from calibrant.bench import measure
+
+    def broken(subject, **options):
+        raise RuntimeError("no luck")
+
+    suite = two()
+    run_suite(suite, tmp_path, seeds=[0])
+    late = run_suite(suite, tmp_path, limit_minutes=0)
+    assert (len(late.left), len(late.waiting)) == (1, 1)
+    monkeypatch.setitem(measure.AFTER, "pooled", broken)
+    assert len(run_suite(suite, tmp_path).failed) == 2
+    monkeypatch.undo()
+    assert len(run_suite(suite, tmp_path, retry=True).done) == 2
+
+
 def test_a_pool_of_processes_measures_what_waits_too(tmp_path):
-    suite = Suite.parse(TEXT.replace("[0, 1, 2]", "[0, 1]").replace("epochs: 2", "epochs: 1"))
-    suite = Suite.parse(suite.text.replace("  - {if: {seed: 2}, set: {split_seed: 2}}\n", ""))
-    made = run_suite(suite, tmp_path, on="pool", workers=2, threads=1)
+    made = run_suite(two(), tmp_path, on="pool", workers=2, threads=1)
     assert len(made.done) == 2
     assert Store(tmp_path / "store").frame()["calibrator"].eq(NAME).any()
 

@@ -288,3 +288,47 @@ def test_gammas_are_raced_in_suites_as_in_the_published_runs_unless_they_say_oth
     options = [Run(Bench(tmp_path).folder(one.key)).config for one in (usual, whole)]
     assert [one.recipe_options["race"] for one in options] == [True, False]
     assert [key_of(one) for one in options] == [usual.key, whole.key]
+
+
+def test_a_run_begun_before_an_option_had_another_usual_value_goes_on(tmp_path):
+    from calibrant.bench.runner import run_suite
+    from calibrant.bench.work import Bench
+    from calibrant.training import train
+    from calibrant.training.run import Run
+
+    suite = Suite.parse(
+        """
+        name: raced
+        defaults: {data: digits, model: mlp, epochs: 3, batch_size: 400, device: cpu}
+        methods: {mac_cal: {recipe: mac_cal, recipe_options: {epochs: 3}}}
+        """
+    )
+    ((_, spec),) = suite.specs
+    folder = Bench(tmp_path).folder(spec.key)
+
+    class Stop(Exception):
+        pass
+
+    def stop(line):
+        if line["epoch"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(spec.config, folder, on_epoch=stop)
+    assert "race" not in Run(folder).config.recipe_options
+    made = run_suite(suite, tmp_path)
+    assert made.done == [spec.key]
+    assert Run(folder).config.recipe_options["race"] is True
+
+
+def test_members_of_an_ensemble_mean_what_a_run_of_theirs_does():
+    from calibrant.bench.spec import with_former, without_former
+
+    bare = {"members": 2, "recipe": "mac_cal"}
+    told = {"members": 2, "recipe": "mac_cal", "recipe_options": {"race": True}}
+    assert with_former("deep_ensemble", bare) == told
+    assert without_former("deep_ensemble", told) == bare
+    other = {"members": 2, "recipe": "plp", "recipe_options": {}}
+    assert with_former("deep_ensemble", other) == without_former("deep_ensemble", other) == other
+    kept = {"members": 2, "recipe": "mac_cal", "recipe_options": {"race": False, "epochs": 3}}
+    assert without_former("deep_ensemble", with_former("deep_ensemble", kept)) == kept

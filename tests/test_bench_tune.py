@@ -542,9 +542,28 @@ def test_runs_that_hold_out_their_own_rows_are_candidates_beside_those_that_shar
     choice = read_choice(path)
     assert choice is not None
     assert (choice["chosen"]["settings"]["recipe"], len(choice["chosen"]["keys"])) == ("plp", 3)
-    of_plp = [one for one in choice["candidates"] if one["settings"]["recipe"] == "plp"]
-    assert sorted(len(one["keys"]) for one in of_plp) == [1, 3]
-    assert len(choice["candidates"]) == 8 + 2
+    assert len(choice["candidates"]) == 8 + 1
+
+
+@pytest.mark.parametrize("split", [lambda seed: 7, lambda seed: seed])
+def test_every_seed_counts_whichever_rows_are_held_out(tmp_path, split):
+    store = Store(tmp_path / "store")
+    found = {"none": [0.05, 0.05, 0.05], "temperature": [0.001, 0.03, 0.03], "vector": [0.01] * 3}
+    for calibrator, errors in found.items():
+        for seed, error in enumerate(errors):
+            spec = Spec(Config(seed=seed, split_seed=split(seed), device="cpu"))
+            part = "validation" if calibrator == "none" else CROSSFIT
+            values = {"accuracy": 0.9, "nll": 0.2, "ece": error}
+            rows = [
+                make_row(spec, part=part, calibrator=calibrator, metric=k, value=v)
+                for k, v in values.items()
+            ]
+            store.add(spec.key, rows)
+    (path,) = combine.choose(tmp_path)
+    choice = read_choice(path)
+    assert choice is not None
+    assert (choice["chosen"]["calibrator"], len(choice["chosen"]["keys"])) == ("vector", 3)
+    assert len(choice["candidates"]) == 3
 
 
 def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):

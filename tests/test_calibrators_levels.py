@@ -431,3 +431,40 @@ def test_it_comes_only_where_it_is_named():
     )
     assert texts.make("levels(num_levels=5,scaling=intra_order)").scaling == "intra_order"
     assert get("levels").preserves_predictions
+
+
+def test_the_table_of_other_rows_counts_those():
+    rng = np.random.default_rng(3)
+    fit, other = (
+        (logits, (2 * logits + rng.gumbel(size=logits.shape) * 4).argmax(1))
+        for logits in (rng.normal(size=(n, 4)) * 3 for n in (400, 150))
+    )
+    made = get("levels", num_levels=4).fit(*fit)
+    table = made.table(*other)
+    said = made.predict_proba(other[0])
+    top, right = said.max(1), said.argmax(1) == other[1]
+    temperature = float(made.scaler.temperature_)
+    scaled = np.exp(other[0] / temperature)
+    confidence = (scaled / scaled.sum(1, keepdims=True)).max(1)
+    edges = 1 / (1 + np.exp(-made.edges_.numpy()))
+    place = np.searchsorted(edges, confidence)
+    for level in range(4):
+        here = place == level
+        assert table["rows"][level] == here.sum()
+        assert table["accuracy"][level] == pytest.approx(right[here].mean())
+        assert table["low"][level] < table["accuracy"][level] < table["high"][level]
+        kept = np.isclose(top[here], table["confidence"][level])
+        assert kept.mean() > 0.8  # near ties aside
+    assert table["rows"].sum() == 150
+    assert made.table()["rows"].sum() == 400
+    alone = made.table(other[0][:1], other[1][:1])
+    assert alone["rows"].sum() == 1
+    assert alone["accuracy"].isna().sum() == 3
+    with pytest.raises(InputError, match="label"):
+        made.table(other[0], np.full(150, 9))
+
+
+@pytest.mark.parametrize("num_levels", [math.nan, math.inf, 2.5, 0])
+def test_levels_are_a_whole_number(num_levels):
+    with pytest.raises(InputError, match="num_levels"):
+        get("levels", num_levels=num_levels)

@@ -116,9 +116,13 @@ def to_begin(results: Results, test: Test, places: Sequence[Place]) -> Needed:
             return Needed(cost=cost)
         # A further setting costs what these do on average.
         return Needed(FEWEST, cost.times(FEWEST / count))
-    few = any(results.planned[place] < FEWEST for place in places)
-    cost = cost_of_seeds(results, places, FEWEST) if few else cost_of_plan(results, places)
-    return Needed(cost=cost)
+    return Needed(cost=_to_test(results, test, places))
+
+
+def _to_test(results: Results, test: Test, places: Sequence[Place]) -> Cost | None:
+    """The runs that are planned at these places, or where those are too few, that a test needs."""
+    few = test.pairs == "seeds" and any(results.planned[place] < FEWEST for place in places)
+    return cost_of_seeds(results, places, FEWEST) if few else cost_of_plan(results, places)
 
 
 def to_decide(results: Results, test: Test, verdict: Verdict, lacking: Sequence[Place]) -> Needed:
@@ -127,7 +131,7 @@ def to_decide(results: Results, test: Test, verdict: Verdict, lacking: Sequence[
         return Needed()
     if not verdict.unclear:
         return Needed(cost=cost_of_plan(results, verdict.places or lacking))
-    waiting = cost_of_plan(results, lacking)
+    waiting = _to_test(results, test, lacking)
     if test.decide == "count" and lacking:
         return Needed(cost=waiting)
     needed = [

@@ -192,7 +192,7 @@ def _minutes(outcome: Outcome) -> str:
     told = f"about {math.ceil(minutes):,} GPU minutes"
     if outcome.beyond:
         told = f"more than {math.floor(minutes):,} GPU minutes"
-    return told + ", by the work of other networks" * outcome.cost.estimated
+    return told + ", by the work of other runs" * outcome.cost.estimated
 
 
 def _number(outcome: Outcome) -> Callable[[float, bool], str]:

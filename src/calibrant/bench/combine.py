@@ -55,6 +55,7 @@ PLAIN = {
     "cutout": 0,
     "clip": None,
 }
+OWN = "own"  # rows held out by the seed of the run
 # Heads trained on features of training rows: validation rows chose one number of theirs.
 HEADS = ("mac_cal_head", "tst", "vtst")
 
@@ -95,28 +96,30 @@ def combinations(view: ValidationRows) -> dict[str, list[Combination]]:
         index=["config", "calibrator", "key", "seed"], columns="metric", values="value"
     )
     table = table.reindex(columns=list(FIGURES)).dropna().reset_index()
-    found: dict[str, dict[tuple[str, str, bool], Combination]] = {}
+    found: dict[str, dict[tuple[str, str, Any], Combination]] = {}
     for row in table.to_dict("records"):
         protocol, settings, split = _split(row["config"])
         group, seed = found.setdefault(protocol, {}), int(row["seed"])
-        for own in _ways_to_hold_out(split, seed):
-            name = (canonical(settings), row["calibrator"], own)
+        # All of a method may hold out the same rows, or each run its own, by its seed.
+        for way in (split, OWN) if split == seed else (split,):
+            name = (canonical(settings), row["calibrator"], way)
             one = group.setdefault(name, Combination(settings, row["calibrator"], {}, {}, {}, {}))
             one.keys[seed] = row["key"]
             for metric in FIGURES:
                 getattr(one, metric)[seed] = float(row[metric])
-    return {
-        # Seed 0 alone is of both ways, and is told once.
-        protocol: [
-            one for (*_, own), one in group.items() if not own or any(seed for seed in one.keys)
-        ]
-        for protocol, group in found.items()
-    }
+    return {protocol: _apart(group) for protocol, group in found.items()}
 
 
-def _ways_to_hold_out(split: int, seed: int) -> list[bool]:
-    """Whether a run is one of those that all hold out the same rows, or each its own."""
-    return [own for own, fits in ((False, split == 0), (True, split == seed)) if fits]
+def _apart(group: Mapping[tuple[str, str, Any], Combination]) -> list[Combination]:
+    """Those that are not a part of another: seed 0 of split 0 is of both ways to hold out."""
+    kept: dict[tuple[str, str], list[Combination]] = {}
+    for (settings, calibrator, _), one in sorted(
+        group.items(), key=lambda item: (-len(item[1].keys), str(item[0][2]) == OWN)
+    ):
+        same = kept.setdefault((settings, calibrator), [])
+        if not any(one.keys.items() <= other.keys.items() for other in same):
+            same.append(one)
+    return [one for same in kept.values() for one in same]
 
 
 def _is_fair(calibrator: str) -> bool:
@@ -134,7 +137,7 @@ def best_combination(
     ``accuracy_lost`` less. Of those that the lowest ECE does not beat by more than the standard
     error of their difference over seeds, the one of lowest NLL.
     """
-    plain = next((one for one in found if one.is_plain), None)
+    plain = max((one for one in found if one.is_plain), key=lambda one: len(one.keys), default=None)
     if plain is None:
         raise InputError("combinations are held against cross_entropy, of which there is no run")
     seeds = plain.keys.keys()

@@ -22,7 +22,7 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a GPU; ``estimated`` where they are by the work of other networks alone."""
+    """Seconds of a GPU; ``estimated`` where they are by the work of other runs."""
 
     seconds: float
     estimated: bool = False
@@ -157,7 +157,7 @@ def _epoch(settings: Mapping[str, Any], epochs: pd.DataFrame) -> Cost | None:
     if len(own):
         here, there = images_of(settings), float(own["images"].mean(skipna=False))
         share = here / there if here is not None and there > 0 else 1.0
-        return Cost(float(own["seconds"].mean()) * share)
+        return Cost(float(own["seconds"].mean()) * share, estimated=share != 1.0)
     work, others = work_of(settings), epochs[epochs["work"].notna()]
     near = others[others["data"] == settings["data"]]
     others = near if len(near) else others

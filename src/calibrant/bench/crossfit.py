@@ -6,10 +6,12 @@ more it can fit. Whoever chooses one by validation figures needs the figures of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from calibrant.bench import texts
@@ -20,22 +22,26 @@ from calibrant.predictions import Predictions
 from calibrant.predictions.splitting import split_rows
 
 PART = "validation:crossfit"
+Beside: TypeAlias = "Callable[[npt.NDArray[np.int64]], Predictions]"
 SEED = 0  # of the halves: the same for every calibrator, so that they are judged alike
 
 
 def out_of_half(
-    text: str, predictions: Predictions, *, beside: Predictions | None = None, seed: int = SEED
+    text: str, predictions: Predictions, *, beside: Beside | None = None, seed: int = SEED
 ) -> Predictions:
     """Each half of the rows after the calibrator fitted on the other, in the rows' order.
 
-    The halves are drawn by class. Rows ``beside`` these are fitted on both times.
+    The halves are drawn by class. What ``beside`` gives of the rows to be judged is fitted on,
+    too.
     """
     labels = np.asarray(predictions.labels)
     first, second = split_rows(len(labels), 0.5, seed=seed, strata=labels)
     scores = torch.empty_like(torch.as_tensor(predictions.array))
     for fitted, judged in ((first, second), (second, first)):
         rows = predictions.take(fitted)
-        calibrator = fit(text, rows if beside is None else joined([rows, beside])).calibrator
+        if beside is not None:
+            rows = joined([rows, beside(judged)])
+        calibrator = fit(text, rows).calibrator
         said = apply(calibrator, predictions.take(judged))
         scores[torch.from_numpy(judged)] = torch.as_tensor(said.array).to(scores.dtype)
     return replace(predictions, scores=scores, is_logits=True)

@@ -8,13 +8,18 @@ what a network said that was not trained on that row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from calibrant.bench import texts
 from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.crossfit import joined, out_of_half
 from calibrant.bench.judging import SHORT, Figure, counted, figures, told
+from calibrant.bench.loading import splits_of
 from calibrant.bench.spec import key_of
 from calibrant.bench.subject import Parts, Subject, as_logits, calibrated_figures, fit, judged
 from calibrant.functional.errors import InputError
@@ -37,12 +42,16 @@ def family(config: Config, seeds: Sequence[int]) -> list[Config]:
     return found
 
 
-def others(run: Run, seeds: Sequence[int]) -> list[Path]:
-    """Held-out predictions of the other runs of a run's family, in the folder beside it."""
+def others(run: Run, seeds: Sequence[int]) -> list[tuple[Config, Path]]:
+    """The other runs of a run's family, with their held-out predictions in the folder beside it."""
     mine = key_of(run.config)
-    keys = [key_of(one) for one in family(run.config, seeds)]
-    folders = [run.folder.parent / key for key in keys if key != mine]
-    return [folder / "predictions" / "validation.safetensors" for folder in folders]
+    found = [(one, key_of(one)) for one in family(run.config, seeds)]
+    return [(one, held_out(run.folder.parent / key)) for one, key in found if key != mine]
+
+
+def held_out(folder: Path) -> Path:
+    """The predictions of a run's held-out rows."""
+    return folder / "predictions" / "validation.safetensors"
 
 
 def pooled(
@@ -51,20 +60,34 @@ def pooled(
     """Figures of the run's rows after calibrators fitted on the held-out rows of all seeds.
 
     Also those of its own held-out rows that the calibrator was not fitted on, each half of them
-    by one fitted on the other half and on the other runs' rows: what a choice needs.
+    by one fitted on the other half and on the other runs' rows, without the images that are
+    judged, some of which others held out as well: what a choice needs.
     """
     if not isinstance(subject, Subject):
         raise InputError("pooled takes runs: a file of logits holds nothing out")
     own = subject.said("validation")
     if own.is_dense:
         raise InputError("pooled takes a label for each image, and these have one for each pixel")
-    beside = joined([_read(path) for path in others(subject.run, seeds)])
+    family = others(subject.run, seeds)
+    beside = joined([_read(path) for _, path in family])
+    mine = _images(subject.config)
+    theirs = np.concatenate([_images(one) for one, _ in family])
+
+    def unseen(judged: npt.NDArray[np.int64]) -> Predictions:
+        return beside.take(np.flatnonzero(~np.isin(theirs, mine[judged])))
+
     for text in texts.expanded(calibrators):
         name = called(text)
         made = fit(text, joined([own, beside]))
         yield from calibrated_figures(name, made, judged(subject))
-        said = out_of_half(text, own, beside=beside)
+        said = out_of_half(text, own, beside=unseen)
         yield from told(CROSSFIT, name, figures(said, SHORT), rows=counted(said))
+
+
+def _images(config: Config) -> npt.NDArray[np.str_]:
+    """What tells a run's held-out images apart, in their order."""
+    images = splits_of(config).validation.images
+    return np.array([sha256(one.numpy().tobytes()).hexdigest() for one in images])
 
 
 def called(text: str) -> str:
@@ -81,7 +104,7 @@ def called(text: str) -> str:
 
 def are_there(run: Path, options: dict[str, Any]) -> bool:
     """Whether all that a run's pooling needs has been made."""
-    return all(path.is_file() for path in others(Run(run), options["seeds"]))
+    return all(path.is_file() for _, path in others(Run(run), options["seeds"]))
 
 
 def _read(path: Path) -> Predictions:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from calibrant.bench.halving import halve
-from calibrant.bench.spec import OF_THE_MACHINE, Spec, key_of
+from calibrant.bench.spec import OF_THE_MACHINE, Spec, key_of, with_former
 from calibrant.functional.errors import InputError
 from calibrant.training.checkpoint import write_whole
 from calibrant.training.config import Config
@@ -41,7 +41,9 @@ def take_up(folder: Path, spec: Spec) -> str | None:
             continue
         before = Config.read(path)
         machine = {name: getattr(spec.config, name) for name in OF_THE_MACHINE}
-        now = before.changed(**machine)
+        # Begun before an option had another usual value, it goes on with the one it had.
+        options = with_former(before.recipe, before.recipe_options)
+        now = before.changed(**machine, recipe_options=options)
         if now != before:
             write_whole(path, now.to_yaml().encode())
     return None

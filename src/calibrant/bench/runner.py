@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.locking import locked
+from calibrant.bench.pooled import are_there, held_out
 from calibrant.bench.spec import LATE, Spec, distinct
 from calibrant.bench.suite import Suite
 from calibrant.bench.work import Bench, Tell, work
@@ -120,7 +121,6 @@ def run_specs(
     if retry:
         bench.repeat_failed(wanted, store)
     before = [one.key for one in wanted if bench.is_done(one, store)]
-    left = [one for one in wanted if one.key not in before]
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     tell = progress or (lambda event: None)
 
@@ -131,10 +131,15 @@ def run_specs(
             [one for one in specs if one.key not in ready], bench, tell, on, workers, threads, limit
         )
 
+    late = [one for one in wanted if one.is_late]
+    for one in late:
+        if one.key not in before and not held_out(bench.folder(one.key)).is_file():
+            bench.repeat(one.key, ["none"])  # what the others need of it was not kept
     make([one.early for one in wanted])
     # What needs other runs comes once these are made; where some are not, it is left for later.
-    if late := [one for one in left if one.is_late and _has_family(one, bench)]:
-        make(late)
+    ready = [one for one in late if not bench.is_done(one, store) and _has_family(one, bench)]
+    if ready:
+        make(ready)
     return _summary(wanted, before, bench)
 
 
@@ -162,11 +167,9 @@ def _make(
 
 def _has_family(spec: Spec, bench: Bench) -> bool:
     """Whether the runs that its late measurements need have been made."""
-    from calibrant.bench.pooled import are_there
-
     folder = bench.folder(spec.key)
     late = [json.loads(options) for name, options in spec.after if name in LATE]
-    return (folder / "run.json").is_file() and all(are_there(folder, one) for one in late)
+    return held_out(folder).is_file() and all(are_there(folder, one) for one in late)
 
 
 def _put_down(suite: Suite, out: Path) -> None:
@@ -184,10 +187,10 @@ def _summary(wanted: list[Spec], before: list[str], bench: Bench) -> Summary:
         done = bench.done(one.key, store)
         if one.is_measured(done):
             found.done.append(one.key)
-        elif one.is_late and one.early.is_measured(done):
-            found.waiting.append(one.key)
         elif bench.failure(one.key).is_file():
             found.failed.append(one.key)
+        elif one.is_late and one.early.is_measured(done) and not _has_family(one, bench):
+            found.waiting.append(one.key)
         else:
             found.left.append(one.key)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,9 @@ class Spec:
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
             raise InputError(f"keep is one of {', '.join(KEEPS)}, found {self.keep!r}")
+        options = without_former(self.config.recipe, self.config.recipe_options)
+        if options != self.config.recipe_options:  # one run is spelled one way
+            object.__setattr__(self, "config", self.config.changed(recipe_options=options))
         if self.keep == KEEPS[0] and self.is_late:
             raise InputError(
                 f"{', '.join(LATE)} reads predictions of other runs: say keep: {KEEPS[1]}"
@@ -79,6 +82,12 @@ class Spec:
         """The (part, calibrator) marks the store holds once all is measured."""
         names = ["none", *self.calibrators, *(after_mark(*one) for one in self.after)]
         return frozenset(("run", name) for name in ([SEALED] if self.sealed else names))
+
+    @property
+    def trained(self) -> Config:
+        """The settings it is trained with: those of a suite, with what a suite means by them."""
+        options = with_former(self.config.recipe, self.config.recipe_options)
+        return self.config.changed(recipe_options=options)
 
     @property
     def judged(self) -> list[str]:
@@ -149,8 +158,26 @@ class Spec:
 
 
 def with_former(recipe: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's options as a suite means them: see `FORMER`."""
-    return {**FORMER.get(recipe, {}), **options}
+    """A recipe's options as a suite means them, those of an ensemble's members, too: `FORMER`."""
+    return _of_members({**FORMER.get(recipe, {}), **options}, with_former)
+
+
+def without_former(recipe: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what a suite means anyway: as keys and results have them."""
+    former = FORMER.get(recipe, {}).items()
+    kept = {name: value for name, value in options.items() if (name, value) not in former}
+    return _of_members(kept, without_former)
+
+
+def _of_members(
+    options: dict[str, Any], change: Callable[[str, Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Options in which the recipe of members, where one with `FORMER` is named, has its own."""
+    if options.get("recipe") not in FORMER:
+        return options
+    own = change(options["recipe"], options.get("recipe_options") or {})
+    rest = {name: value for name, value in options.items() if name != "recipe_options"}
+    return {**rest, "recipe_options": own} if own else rest
 
 
 def key_of(config: Config, *, logits: str | None = None) -> str:
@@ -160,10 +187,7 @@ def key_of(config: Config, *, logits: str | None = None) -> str:
         for name, value in config.to_dict().items()
         if name not in OF_THE_MACHINE and not (name in ADDED and ADDED[name] == value)
     }
-    former = FORMER.get(config.recipe, {}).items()
-    settings["recipe_options"] = {
-        name: value for name, value in config.recipe_options.items() if (name, value) not in former
-    }
+    settings["recipe_options"] = without_former(config.recipe, config.recipe_options)
     told: dict[str, Any] = {"format": FORMAT, "settings": settings}
     if logits is not None:
         told["logits"] = logits

@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
+from calibrant.functional import proportions
+
 FEWEST = 3  # pairs: with two, the 5% point of t is 12.7 and the test says next to nothing
 LEVEL = 0.05
 POWER = 0.8
@@ -220,11 +224,8 @@ def combined(estimates: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def wilson(wins: int, count: int) -> tuple[float, float]:
     """Wilson's 95% interval of a share."""
-    z = normal_quantile(1 - LEVEL / 2)
-    share, scale = wins / count, 1 + z * z / count
-    middle = (share + z * z / (2 * count)) / scale
-    reach = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return middle - reach, middle + reach
+    low, high = proportions.wilson(np.array(wins / count), np.array(float(count)), 1 - LEVEL)
+    return float(low), float(high)
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ from calibrant.bench import run_folder
 from calibrant.bench.loading import splits_of
 from calibrant.bench.locking import locked, read_note, write_note
 from calibrant.bench.rows import Row, make_row, now
-from calibrant.bench.spec import FAILED, LATE, MARK, OF_LOGITS, SEALED, SECONDS, Spec, with_former
+from calibrant.bench.spec import FAILED, LATE, MARK, OF_LOGITS, SEALED, SECONDS, Spec, key_of
 from calibrant.bench.store import Store
 from calibrant.bench.subject import FilesGone
 from calibrant.training import Diverged, Run, train
@@ -80,13 +80,17 @@ class Bench:
             kept = [mark for mark in marks if one.logits or self._has_files(one.key, mark)]
             left += len(marks) - len(kept)
             if kept:
-                self._repeat(one.key, kept)
+                self.repeat(one.key, kept)
         if left:
             warnings.warn(
                 f"{left} measurements that failed are left as they are: the files they need were "
                 "not kept (keep: weights would), and they would need another training",
                 stacklevel=2,
             )
+
+    def repeat(self, key: str, marks: Sequence[str]) -> None:
+        """Let these be measured again, with what is to be already."""
+        self._repeat(key, list(dict.fromkeys([*self.to_repeat(key), *marks])))
 
     def _repeat(self, key: str, marks: Sequence[str]) -> None:
         if not marks:
@@ -234,13 +238,25 @@ def _make(spec: Spec, bench: Bench, store: Store, hold: _Hold, tell: Tell) -> No
 
     data = splits_of(spec.config)
     hold.restart()
-    options = with_former(spec.config.recipe, spec.config.recipe_options)
-    config = spec.config.changed(recipe_options=options)
-    run = train(config, folder, data=data, on_epoch=on_epoch)
+    run = train(spec.trained, folder, data=data, on_epoch=on_epoch)
     run_folder.seal(folder)
+    _outdate(spec, bench, store)
     # What an earlier training gave is measured again: no figures of two are mixed.
     how: dict[str, Any] = {"spent": hold.spent, "earlier": hold.earlier, "again": again}
     _measure(spec, run, set(), store, tell, **how)
+
+
+def _outdate(spec: Spec, bench: Bench, store: Store) -> None:
+    """Let what other runs measured with an earlier training of this one be measured again."""
+    from calibrant.bench.pooled import family
+
+    for _, mark in store.done(spec.key):
+        name, _, options = mark.removeprefix("after:").partition("(")
+        if mark.startswith("after:") and name in LATE:
+            for one in family(spec.config, json.loads(options.removesuffix(")"))["seeds"]):
+                key = key_of(one)
+                if ("run", mark) in store.done(key):
+                    bench.repeat(key, [mark])
 
 
 def _measure(

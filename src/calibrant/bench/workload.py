@@ -55,18 +55,21 @@ def work_of(settings: Mapping[str, Any]) -> int | None:
     if images is None or settings["model"] not in MODELS:
         return None
     options = json.dumps(settings["model_options"], sort_keys=True)
-    return images * _multiply_adds(settings["model"], settings["data"], options)
+    each = _multiply_adds(settings["model"], settings["data"], options)
+    return None if each is None else images * each
 
 
 @lru_cache(maxsize=256)
-def _multiply_adds(model: str, data: str, options: str) -> int:
+def _multiply_adds(model: str, data: str, options: str) -> int | None:
     """Of one image, on the meta device: shapes alone, no weights."""
     from torch.utils.flop_counter import FlopCounterMode
 
     size = SHAPES[data].size
     told = {"inputs": math.prod(size)} if model == "mlp" else {"channels": size[0]}
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        build(model, SHAPES[data].classes, **told | json.loads(options)).eval()(
-            torch.empty(1, *size)
-        )
+    try:
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            network = build(model, SHAPES[data].classes, **told | json.loads(options))
+            network.eval()(torch.empty(1, *size))
+    except RuntimeError:  # not a network for images of that size
+        return None
     return int(counter.get_total_flops()) // 2

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import FLOOR, Calibrator, row_blocks
+from calibrant.calibrators.base import FLOOR, Calibrator, row_blocks, rows_of
 from calibrant.calibrators.one_vs_rest import log_sigmoid, search
 from calibrant.calibrators.registry import get, kind_of
 from calibrant.functional.binning import bin_sums
+from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
 from calibrant.functional.proportions import wilson
+from calibrant.metrics.base import compute_all
+from calibrant.metrics.means import accuracy_measure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +64,7 @@ class Levels(Calibrator):
         from_logits: bool = True,
     ) -> None:
         super().__init__(from_logits=from_logits)
-        if int(num_levels) != num_levels or num_levels < 1:
+        if not (math.isfinite(num_levels) and int(num_levels) == num_levels >= 1):
             raise InputError(
                 f"num_levels must be a whole number of at least 1, found {num_levels!r}"
             )
@@ -79,17 +82,41 @@ class Levels(Calibrator):
         """The confidences that are said, in ascending order."""
         return self.odds_.sigmoid()
 
-    def table(self) -> pd.DataFrame:
-        """Each level's confidence, and the accuracy of the fit's rows with its 95% interval."""
+    def table(self, scores: Array | None = None, target: Array | None = None) -> pd.DataFrame:
+        """Each level's confidence, rows, and their accuracy with its 95% interval.
+
+        Of the rows it was fitted on, or of those given, which are the ones that verify it: scores
+        and labels as `fit` takes them. A level without rows has no accuracy.
+        """
+        import numpy as np
         import pandas as pd
 
         self._check_fitted()
-        rows, hits = self.counts_.cpu().numpy(), self.hits_.cpu().numpy()
-        low, high = wilson(hits / rows, rows, 0.95)
+        counts, right = self.counts_, self.hits_
+        if scores is not None and target is not None:
+            counts, right = self._counted(scores, target)
+        rows, hits = counts.cpu().numpy().astype(float), right.cpu().numpy()
+        with np.errstate(invalid="ignore"):
+            share = hits / rows
+        low, high = wilson(share, rows, 0.95)
         found = {"level": range(1, len(rows) + 1), "confidence": self.levels_.cpu().numpy()}
-        return pd.DataFrame(
-            {**found, "rows": rows, "accuracy": hits / rows, "low": low, "high": high}
-        )
+        rest = {"rows": rows.astype(int), "accuracy": share, "low": low, "high": high}
+        return pd.DataFrame({**found, **rest})
+
+    def _counted(self, scores: Array, target: Array) -> tuple[Tensor, Tensor]:
+        """Rows and right ones of each level."""
+        how: dict[str, Any] = {"from_logits": self.from_logits, "ignore_index": None}
+        compute_all([accuracy_measure()], [(scores, target)], **how)  # validates everything
+        logits, labels = rows_of(scores, target, **how)
+        self._check_width(logits)
+        counts, hits = (torch.zeros_like(self.counts_) for _ in range(2))
+        for rows in row_blocks(logits):
+            _, top, odds = self._scaled(logits[rows])
+            place = torch.searchsorted(self.edges_, odds.squeeze(1).double())
+            right = (top.squeeze(1) == labels[rows]).double()
+            counts += bin_sums(place, len(counts), torch.ones_like(right)).long()
+            hits += bin_sums(place, len(counts), right).long()
+        return counts, hits
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         self.scaler.fit(logits, target)
