@@ -22,7 +22,7 @@ README.md and results/README.md is made from the store in ``results/``:
 - ``combination``: what `calibrant bench combine` chooses for the settings given (data, model,
   epochs, ...), beside cross-entropy and the lowest ECE of each paper's own methods, and whether
   it is below them; ``what=candidates``: among how many that keep enough accuracy, and with every
-  seed, it chose; ``what=lowest``: the lowest held-out ECE among those.
+  seed, it chose; ``what=lowest``: the lowest held-out ECE among those; ``what=verdict``: the verdict.
 
 Values with spaces are written without them: ``calibrator=temperature(objective=sb_ece)``.
 """
@@ -239,6 +239,7 @@ class Results:
             says = {
                 "candidates": f"{len(allowed):,}",
                 "lowest": number("ece", min(allowed)),
+                "verdict": verdict(frame),
             }
             if what not in says:
                 raise SystemExit(f"results:combination what={what} is none of {', '.join(says)}")

@@ -210,6 +210,7 @@ def test_a_combination_is_told_beside_each_paper(script, tmp_path):
     found = script.Results(tmp_path)
     assert found.combination(data="cifar10", what="candidates") == "3"  # focal is none
     assert found.combination(data="cifar10", what="lowest") == "0.40"
+    assert found.combination(data="cifar10", what="verdict") in told
     with pytest.raises(SystemExit, match="none of candidates, lowest"):
         found.combination(data="cifar10", what="chosen")
 
