@@ -22,7 +22,8 @@ README.md and results/README.md is made from the store in ``results/``:
 - ``combination``: what `calibrant bench combine` chooses for the settings given (data, model,
   epochs, ...), beside cross-entropy and the lowest ECE of each paper's own methods, and whether
   it is below them; ``what=candidates``: among how many that keep enough accuracy, and with every
-  seed, it chose; ``what=lowest``: the lowest held-out ECE among those; ``what=verdict``: the verdict.
+  seed, it chose; ``what=lowest``: the lowest held-out ECE among those;
+  ``what=verdict``: the verdict alone.
 
 Values with spaces are written without them: ``calibrator=temperature(objective=sb_ece)``.
 """
