@@ -15,6 +15,7 @@ from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.crossfit import SEED
 from calibrant.bench.pooled import called, family
 from calibrant.bench.runner import run_suite
+from calibrant.bench.status import status
 from calibrant.bench.store import Store
 from calibrant.functional.errors import InputError
 from calibrant.predictions import Predictions
@@ -191,6 +192,8 @@ def test_a_late_measurement_that_fails_or_had_no_time_is_told_as_that(tmp_path, 
 
     suite = two()
     run_suite(suite, tmp_path, seeds=[0])
+    first = status([suite.specs[0][1]], tmp_path)
+    assert (len(first.waiting), first.seconds_left) == (1, 0.0)
     late = run_suite(suite, tmp_path, limit_minutes=0)
     assert (len(late.left), len(late.waiting)) == (1, 1)
     monkeypatch.setitem(measure.AFTER, "pooled", broken)

@@ -65,7 +65,8 @@ def status(specs: Iterable[Spec], out: str | Path) -> Status:
             failed.append({"key": one.key, "label": one.label, **_why(bench.failure(one.key))})
         else:
             waiting.append(one.label)
-            parts.append((one, 1.0))
+            trained = one.is_late and one.early.is_measured(bench.done(one.key, store))
+            parts.append((one, 0.0 if trained else 1.0))  # some only wait for others
     left = _left(parts, store, max(1, len(running)))
     return Status(done, running, failed, waiting, unmeasured, left)
 
