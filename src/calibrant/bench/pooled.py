@@ -68,13 +68,13 @@ def pooled(
     own = subject.said("validation")
     if own.is_dense:
         raise InputError("pooled takes a label for each image, and these have one for each pixel")
-    family = others(subject.run, seeds)
-    beside = joined([_read(path) for _, path in family])
+    siblings = others(subject.run, seeds)
+    beside = joined([_read(path) for _, path in siblings])
     mine = _images(subject.config)
-    theirs = np.concatenate([_images(one) for one, _ in family])
+    theirs = np.concatenate([_images(one) for one, _ in siblings])
 
-    def unseen(judged: npt.NDArray[np.int64]) -> Predictions:
-        return beside.take(np.flatnonzero(~np.isin(theirs, mine[judged])))
+    def unseen(rows: npt.NDArray[np.int64]) -> Predictions:
+        return beside.take(np.flatnonzero(~np.isin(theirs, mine[rows])))
 
     for text in texts.expanded(calibrators):
         name = called(text)
