@@ -42,14 +42,22 @@ def test_the_verdict_is_against_every_paper():
     def frame(*eces):
         rows = [("chosen", "mmce", "none"), ("cross_entropy", "cross_entropy", "none")]
         rows += [("acls", "acls", "none"), ("soft-calibration", "focal+s_avuc", "temperature")]
+        same = {"recipe": "standard", "average": "none", "ece_error": 0.0002}
         return pd.DataFrame(
-            {"who": who, "loss": loss, "recipe": "standard", "calibrator": after, "ece": ece}
+            {"who": who, "loss": loss, "calibrator": after, "ece": ece, **same}
             for (who, loss, after), ece in zip(rows, eces, strict=False)
         )
 
     told = verdict(frame(0.004, 0.03, 0.02, 0.005))
     assert "0.40%, is below that of every method" in told
     assert "soft-calibration's focal+s_avuc, then temperature has the lowest, 0.50%" in told
+    assert told.startswith("Chosen: mmce. ")
+    assert "0.50%; the seeds tell the two apart." in told
+    near = frame(0.0045, 0.03, 0.02, 0.005).assign(recipe="deep_ensemble", average="ema")
+    assert verdict(near).startswith("Chosen: mmce, deep_ensemble, ema. ")
+    assert "; the seeds do not tell them apart." in verdict(near)
+    one = frame(0.004, 0.03, 0.02, 0.005).assign(ece_error=float("nan"))  # of one seed
+    assert "seeds" not in verdict(one)
     assert "is not below" in verdict(frame(0.006, 0.03, 0.02, 0.005))
     assert "No method of the five papers" in verdict(frame(0.006, 0.03))
     assert "by chance" not in told

@@ -462,6 +462,9 @@ def test_the_table_of_other_rows_counts_those():
     assert alone["accuracy"].isna().sum() == 3
     with pytest.raises(InputError, match="label"):
         made.table(other[0], np.full(150, 9))
+    with pytest.raises(InputError, match="one of them was not given"):
+        made.table(other[0])
+    assert made.float().table(*other)["rows"].tolist() == table["rows"].tolist()
 
 
 @pytest.mark.parametrize("num_levels", [math.nan, math.inf, 2.5, 0])

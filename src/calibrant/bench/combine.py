@@ -247,23 +247,37 @@ def report(path: Path, store: Store) -> pd.DataFrame:
 
 
 def verdict(found: pd.DataFrame) -> str:
-    """Whether what was chosen has a lower test ECE than every method of the papers, in a line."""
+    """Whether what was chosen has a lower test ECE than every method of the papers, in a few words.
+
+    And whether the seeds tell it from the lowest of theirs: by two standard errors.
+    """
     chosen, others = found.iloc[0], found[~found["who"].isin(("chosen", "cross_entropy"))]
     if others.empty:
         return "No method of the five papers was run under this protocol to compare with."
     best = others.loc[others["ece"].idxmin()]
-    named = f"{best['who']}'s {best['loss']}"
-    named += "" if best["recipe"] == "standard" else f", {best['recipe']}"
-    named += "" if best["calibrator"] == "none" else f", then {best['calibrator']}"
     where = "below" if chosen["ece"] < best["ece"] else "not below"
     text = (
+        f"Chosen: {_named(chosen)}. "
         f"The ECE of the choice, {chosen['ece']:.2%}, is {where} that of every method of the five "
-        f"papers run here, of which {named} has the lowest, {best['ece']:.2%}."
+        f"papers run here, of which {best['who']}'s {_named(best)} has the lowest, "
+        f"{best['ece']:.2%}"
     )
+    error = math.hypot(chosen["ece_error"], best["ece_error"])
+    if math.isfinite(error):
+        apart = abs(chosen["ece"] - best["ece"]) > 2 * error
+        text += "; the seeds tell the two apart" if apart else "; the seeds do not tell them apart"
+    text += "."
     chance = chosen.get(BY_CHANCE, math.nan)
     if math.isfinite(chance):
         text += f" Perfectly calibrated it would show {chance:.2%} on average, by chance."
     return text
+
+
+def _named(row: pd.Series[Any]) -> str:
+    """A way of training and a calibrator in words."""
+    usual = [row[name] for name in ("recipe", "average") if row[name] not in ("standard", "none")]
+    then = [] if row["calibrator"] == "none" else [f"then {row['calibrator']}"]
+    return ", ".join([row["loss"], *usual, *then])
 
 
 def proposed_by(settings: Mapping[str, Any], calibrator: str) -> str | None:

@@ -92,6 +92,8 @@ class Levels(Calibrator):
         import pandas as pd
 
         self._check_fitted()
+        if (scores is None) != (target is None):
+            raise InputError("rows to count need scores and labels: one of them was not given")
         counts, right = self.counts_, self.hits_
         if scores is not None and target is not None:
             counts, right = self._counted(scores, target)
@@ -104,26 +106,17 @@ class Levels(Calibrator):
         return pd.DataFrame({**found, **rest})
 
     def _counted(self, scores: Array, target: Array) -> tuple[Tensor, Tensor]:
-        """Rows and right ones of each level."""
+        """Rows and right ones of each level, of rows as they are given."""
         how: dict[str, Any] = {"from_logits": self.from_logits, "ignore_index": None}
         compute_all([accuracy_measure()], [(scores, target)], **how)  # validates everything
         logits, labels = rows_of(scores, target, **how)
         self._check_width(logits)
-        counts, hits = (torch.zeros_like(self.counts_) for _ in range(2))
-        for rows in row_blocks(logits):
-            _, top, odds = self._scaled(logits[rows])
-            place = torch.searchsorted(self.edges_, odds.squeeze(1).double())
-            right = (top.squeeze(1) == labels[rows]).double()
-            counts += bin_sums(place, len(counts), torch.ones_like(right)).long()
-            hits += bin_sums(place, len(counts), right).long()
-        return counts, hits
+        return self._tally(self._odds(logits), logits.argmax(1) == labels)
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         self.scaler.fit(logits, target)
-        parts = [self._scaled(logits[rows])[2].squeeze(1) for rows in row_blocks(logits)]
-        values, inverse, times = torch.unique(
-            torch.cat(parts).double(), return_inverse=True, return_counts=True
-        )
+        odds = self._odds(logits)
+        values, times = torch.unique(odds, return_counts=True)
         weights = times.double()
         if self.binning == "deviation":
             weights = weights * (values.sigmoid() * (-values).sigmoid()).sqrt()
@@ -133,9 +126,20 @@ class Levels(Calibrator):
         mean, rest = (bin_sums(place, size, times * (s * values).sigmoid()) for s in (1, -1))
         least = FLOOR - math.log(logits.shape[1] - 1)  # just above 1/K
         self.odds_ = (mean.log() - rest.log()).clamp(least, -math.log(FLOOR))
-        right = (logits.argmax(1) == target).double()
-        self.counts_ = bin_sums(place, size, times.double()).long()
-        self.hits_ = bin_sums(place[inverse], size, right).long()
+        self.counts_, self.hits_ = self._tally(odds, logits.argmax(1) == target)
+
+    def _tally(self, odds: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of each level, and those among them that are right."""
+        place, size = torch.searchsorted(self.edges_.double(), odds), len(self.edges_) + 1
+        counts, hits = (
+            bin_sums(place, size, one) for one in (torch.ones_like(odds), right.double())
+        )
+        return counts.long(), hits.long()
+
+    def _odds(self, logits: Tensor) -> Tensor:
+        """Log-odds of the top class under g, (N,)."""
+        parts = [self._scaled(logits[rows])[2].squeeze(1) for rows in row_blocks(logits)]
+        return torch.cat(parts).double()
 
     def _scaled(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """g(z), its top class, (N,1), and that one's log-odds, exact where c rounds to 1."""
