@@ -182,6 +182,18 @@ def test_some_runs_can_be_chosen():
         suite.chosen(["dat=digits"])
 
 
+def test_methods_named_like_a_setting_can_be_chosen():
+    suite = Suite.read("mac-cal-sweeps")
+    found = suite.chosen(["mixup_alpha=0.4/data=cifar10"])
+    assert {method for method, _ in found} == {"mixup_alpha=0.4"}
+    assert len(found) == 3
+    assert len(suite.chosen(["mixup_alpha=*/data=cifar10"])) == 12
+    grid = Suite.read("acls-grid").chosen(["lambda1=0.1,lambda2=0.01"], seeds=[0])
+    assert [spec.config.loss for _, spec in grid] == ["acls(margin=10)"]
+    with pytest.raises(InputError, match="no setting is called 'mixup_beta'"):
+        suite.chosen(["mixup_beta=0.4"])
+
+
 # The keys of stores that exist: were these to change, every run made so far would be made again.
 def test_keys_do_not_drift():
     assert key_of(Config()) == "9783ac1f4907af62"

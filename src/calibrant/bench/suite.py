@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -106,7 +106,7 @@ class Suite:
         self, only: Iterable[str] | None = None, seeds: Sequence[int] | None = None
     ) -> tuple[tuple[str, Spec], ...]:
         """The runs that one of ``only`` names (as in ``acls/data=cifar10``), of these seeds."""
-        wanted = [_terms(text) for text in only or ()]
+        wanted = [_terms(text, self.methods) for text in only or ()]
         return tuple(
             (method, spec)
             for method, spec in self.specs
@@ -124,8 +124,8 @@ def available() -> dict[str, str]:
     return found
 
 
-def _terms(text: str) -> list[tuple[str, str]]:
-    """``acls/data=cifar10`` as (method, acls), (data, cifar10)."""
+def _terms(text: str, methods: Collection[str]) -> list[tuple[str, str]]:
+    """``acls/data=cifar10`` as (method, acls), (data, cifar10); methods may have a = as well."""
     from dataclasses import fields
 
     from calibrant.training.config import Config
@@ -134,9 +134,11 @@ def _terms(text: str) -> list[tuple[str, str]]:
     terms = []
     for part in filter(None, text.split("/")):
         name, sign, value = part.partition("=")
-        if sign and name != "method" and name not in known:
+        if not sign or any(fnmatchcase(method, part) for method in methods):
+            name, value = "method", part
+        elif name != "method" and name not in known:
             raise no_such("setting", name, ["method", *known])
-        terms.append((name, value) if sign else ("method", part))
+        terms.append((name, value))
     return terms
 
 
