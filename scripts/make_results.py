@@ -2,7 +2,7 @@
 
     python scripts/make_results.py [results]
 
-Writes ``tables/SUITE.md``, ``.csv`` and ``.tex`` of the suites a sixth of whose runs are made,
+Writes ``tables/SUITE.md``, ``.csv`` and ``.tex`` of the suites a tenth of whose runs are made,
 ``claims.md`` and ``claims.json``, and ``SUITE.html`` with pictures; the numbers in README.md
 are readme_numbers.py's.
 """
@@ -25,7 +25,7 @@ from calibrant.bench.spec import distinct
 from calibrant.bench.store import Store
 from calibrant.bench.suite import available
 
-FEWEST = 1 / 6  # share of a suite's runs
+FEWEST = 1 / 10  # share of a suite's runs
 
 
 def one_header(texts: list[str]) -> str:

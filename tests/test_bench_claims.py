@@ -830,7 +830,7 @@ def of_settings(suite, gains):
 
 
 def test_the_spread_over_settings_is_that_of_another_suite():
-    suite = small(name="bare", data="cifar10, cifar100", model="resnet18")
+    suite = small(name="bare", data="cifar10, cifar100", model="resnet18", seeds="0")
     other = small(name="other", data="cifar10, cifar100", seeds="0")
     gains = {
         "cross_entropy": (0.01, 0.03),
@@ -849,10 +849,10 @@ def test_the_spread_over_settings_is_that_of_another_suite():
     ]
     found, *_ = judge(claims, frame, [suite, other, lone])
     spread = np.std([one for pair in gains.values() for one in pair], ddof=1)
-    # Two settings are planned, of three seeds each, and a test wants three.
+    # Two settings are planned, of one seed each, and a test wants three.
     assert (found.expected, found.seeds) == (3, 3)
     assert found.detectable == pytest.approx(statistics.detectable(spread, 3))
-    share = found.minutes / 9
+    share = found.minutes / 3
     assert share == pytest.approx(555.4 / 1297.8, rel=1e-3)  # multiply-adds of the two networks
     assert "3 settings would show" in why(found)
     assert "at least 3 settings are needed" in why(found)
@@ -860,11 +860,29 @@ def test_the_spread_over_settings_is_that_of_another_suite():
     found, *_ = judge([wide, *claims[1:]], frame, [suite, other, lone])
     assert (found.expected, found.seeds) == (8, None)
     assert found.detectable == pytest.approx(statistics.detectable(spread, 8))
-    assert found.minutes == pytest.approx(24 * share)
+    assert found.minutes == pytest.approx(8 * share)
+
+
+def test_seeds_are_the_pairs_where_settings_are_too_few():
+    suite = small(data="cifar10, cifar100")
+    runs = {
+        "cross_entropy": [0.050, 0.052, 0.048],
+        ("cross_entropy", "temperature"): [0.030, 0.033, 0.027],
+        ("cross_entropy", "vector"): [0.031, 0.032, 0.029],
+    }
+    found = outcome(PER_SETTING, frame_of(suite, runs), suite)
+    assert (found.status, found.pairs) == ("holds", 3)
+    assert gain(found).endswith("3 seeds")
+    assert found.effect == pytest.approx(np.mean([0.0195, 0.0195, 0.02]))
+    every = {**PER_SETTING, "method": "*"}  # eight settings are enough
+    assert outcome(every, frame_of(suite, runs), suite).pairs == 2
+    one_seed = small(data="cifar10, cifar100", seeds="0")
+    alone = {name: told[:1] for name, told in runs.items()}
+    assert outcome(PER_SETTING, frame_of(one_seed, alone), one_seed).pairs == 2
 
 
 def test_settings_that_no_suite_has_tell_no_spread():
-    suite = small(data="cifar10, cifar100")
+    suite = small(data="cifar10, cifar100", seeds="0")
     found = outcome(PER_SETTING, frame_of(suite, {}), suite)
     assert (found.detectable, found.expected) == (None, None)
     assert "no run yet tells the spread" in why(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from calibrant.bench import statistics
@@ -18,7 +18,15 @@ from calibrant.bench.claim_comparisons import (
     methods_of,
     planned_comparisons,
 )
-from calibrant.bench.claim_power import Needed, detectable, expected, to_begin, to_decide
+from calibrant.bench.claim_power import (
+    Needed,
+    Place,
+    detectable,
+    expected,
+    settings_of,
+    to_begin,
+    to_decide,
+)
 from calibrant.bench.claim_verdicts import (
     FAILS,
     HOLDS,
@@ -99,13 +107,14 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
         from calibrant.bench.claim_correlations import correlated
 
         return correlated(claim, results)
-    test = claim.test
-    wanted = methods_of(test, results)
+    wanted = methods_of(claim.test, results)
     planned = [
         place
         for place in results.planned
-        if place[1] in wanted and is_about(test, results, place[0])
+        if place[1] in wanted and is_about(claim.test, results, place[0])
     ]
+    claim = replace(claim, test=_by_what_there_is(claim.test, results, planned))
+    test = claim.test
     every = list(comparisons(test, results))
     found = [one for one in every if one.gains]
     absent = tuple(sorted(wanted - _known(results)))
@@ -160,6 +169,14 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
         beyond=needed.beyond,
         cost=needed.cost,
     )
+
+
+def _by_what_there_is(test: Test, results: Results, planned: Sequence[Place]) -> Test:
+    """Over seeds, where a claim over settings meets a suite with too few of those to test."""
+    if test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST:
+        if min(results.planned[place] for place in planned) >= FEWEST:
+            return replace(test, pairs="seeds")
+    return test
 
 
 def stand(paired: Paired, p: float | None = None) -> int:

@@ -189,7 +189,8 @@ def _minutes(outcome: Outcome) -> str:
     if outcome.cost.seconds == 0:
         return "no GPU needed"
     minutes = outcome.cost.minutes
-    told = f"about {math.ceil(minutes):,} GPU minutes"
+    most = math.ceil(minutes)
+    told = f"about {most:,} GPU minute{'s' * (most > 1)}"
     if outcome.beyond:
         told = f"more than {math.floor(minutes):,} GPU minutes"
     return told + ", by the work of other runs" * outcome.cost.estimated

@@ -15,7 +15,8 @@ A claim is a comparison: ``left`` has a better figure than ``right``. Its test s
 - ``decide``: ``every`` comparison must come out for left (the default), their ``mean``,
   ``some`` comparison, or the ``count`` of those that do, against half of them, which stays
   open while comparisons to come could turn it;
-- ``pairs``: ``seeds`` (the default), or ``settings``, where every comparison is one pair;
+- ``pairs``: ``seeds`` (the default), or ``settings``, where every comparison is one pair (but
+  seeds in a suite of fewer than three settings, which has three seeds and more);
 - or ``correlation``: two metrics that go together over methods and ``calibrator``s, and
   ``against``, a third that goes with the second less.
 
