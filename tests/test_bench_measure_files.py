@@ -10,9 +10,10 @@ import torch
 
 from calibrant import metrics
 from calibrant.bench import Store, Suite, run_suite
-from calibrant.bench.halving import halve, halved
+from calibrant.bench.halving import halve, halved, largest_of, whole
 from calibrant.bench.logits import file_of
 from calibrant.bench.measure import measure
+from calibrant.bench.run_folder import portable
 from calibrant.bench.sealed import Validation, write_choice
 from calibrant.bench.spec import Spec
 from calibrant.bench.tables import table
@@ -145,20 +146,36 @@ def folder(tmp_path_factory):
 
 def test_a_run_kept_small_has_the_same_figures(folder):
     run = Run(folder)
-    spec = Spec(run.config, calibrators=("temperature",))
+    # The last two are other maps of logits less their largest.
+    names = ("temperature", "class_temperature", "parameterized_temperature")
+    spec = Spec(run.config, calibrators=names)
     before = figures(measure(spec, run))
+    plain = torch.as_tensor(run.predictions("test").array).double()
     size = (folder / "predictions" / "test.safetensors").stat().st_size
     halve(folder)
     assert (folder / "predictions" / "test.safetensors").stat().st_size < 0.75 * size
     content = (folder / "predictions" / "test.safetensors").read_bytes()
     halve(folder)  # once is enough
     assert (folder / "predictions" / "test.safetensors").read_bytes() == content
+    back = torch.as_tensor(whole(folder / "predictions" / "test.safetensors").array)
+    assert torch.equal(back.argmax(1), plain.argmax(1))
+    assert float((back - plain).abs().max()) < 0.02
+    portable_names = set(portable(folder, predictions=True))
+    assert {"predictions/test-largest.npy", "predictions/validation-largest.npy"} <= portable_names
     after = figures(measure(spec, run))
     assert after["test", "none", "accuracy"] == before["test", "none", "accuracy"]
-    for name in ("none", "temperature"):
+    for name in ("none", *names):
         for metric in ("nll", "ece", "brier"):
             place = ("test", name, metric)
             assert after[place] == pytest.approx(before[place], abs=2e-3)
+
+
+def test_predictions_kept_small_without_their_largest_are_read(tmp_path):
+    logits, labels = made_logits(50)
+    path = tmp_path / "test.safetensors"
+    halved(Predictions.from_logits(logits, labels)).write(path)
+    assert torch.as_tensor(whole(path).array).dtype == torch.float16
+    assert not largest_of(path).exists()
 
 
 def test_selection_sees_validation_rows_only(folder):

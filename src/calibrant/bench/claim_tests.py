@@ -173,9 +173,9 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
 
 def _by_what_there_is(test: Test, results: Results, planned: Sequence[Place]) -> Test:
     """Over seeds, where a claim over settings meets a suite with too few of those to test."""
-    if test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST:
-        if min(results.planned[place] for place in planned) >= FEWEST:
-            return replace(test, pairs="seeds")
+    few = test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST
+    if few and min(results.planned[place] for place in planned) >= FEWEST:
+        return replace(test, pairs="seeds")
     return test
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from calibrant.bench import texts
 from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.crossfit import joined, out_of_half
+from calibrant.bench.halving import whole
 from calibrant.bench.judging import SHORT, Figure, counted, figures, told
 from calibrant.bench.loading import splits_of
 from calibrant.bench.spec import key_of
@@ -113,4 +114,4 @@ def _read(path: Path) -> Predictions:
             f"{path}: pooled needs what the runs of all its seeds said of their held-out rows: "
             "make these first, with keep: predictions"
         )
-    return as_logits(Predictions.read(path))
+    return as_logits(whole(path))

@@ -10,7 +10,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from calibrant.bench.halving import halve
+from calibrant.bench.halving import halve, largest_of
 from calibrant.bench.spec import OF_THE_MACHINE, Spec, key_of, with_former
 from calibrant.functional.errors import InputError
 from calibrant.training.checkpoint import write_whole
@@ -155,7 +155,8 @@ def portable(folder: Path, *, predictions: bool = False) -> dict[str, bytes]:
     """Files of an ended run that travel, by name, with a manifest of just these."""
     paths = [folder / name for name in SMALL]
     if predictions:
-        paths += [folder / PREDICTIONS / f"{part}.safetensors" for part in ("validation", "test")]
+        kept = [folder / PREDICTIONS / f"{part}.safetensors" for part in ("validation", "test")]
+        paths += [*kept, *map(largest_of, kept)]
     found: dict[str, bytes] = {}
     for path in paths:
         with suppress(FileNotFoundError):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench.halving import whole
 from calibrant.bench.subject import FilesGone, as_logits
 from calibrant.functional.errors import InputError
 from calibrant.predictions import Predictions
@@ -38,7 +39,7 @@ class Validation:
         path = self._folder / "predictions" / "validation.safetensors"
         if not path.is_file() and "nll" in self.figures:
             raise FilesGone(f"{self._folder}: its predictions of validation rows were not kept")
-        return as_logits(Predictions.read(path))
+        return as_logits(whole(path))
 
     @property
     def figures(self) -> dict[str, float]:

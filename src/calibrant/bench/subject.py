@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from calibrant.bench import texts
+from calibrant.bench.halving import whole
 from calibrant.bench.judging import Figure, changed, counted, figures, told
 from calibrant.bench.loading import splits_of
 from calibrant.bench.network import Trained, rebuild
@@ -140,7 +141,7 @@ class Subject(Parts):
         path = self.run.folder / "predictions" / f"{part}.safetensors"
         if not path.is_file():
             raise FilesGone(f"{self.run.folder}: its predictions of {part} rows were not kept")
-        return self.run.predictions(part)
+        return whole(path)
 
     def networks(self, precision: str = "fp32") -> list[Trained]:
         """The trained networks, mostly one."""

@@ -196,7 +196,7 @@ def _judged(
     higher = higher_is_better(metric)
     best: str | None = None
     tied: set[str] = set()
-    if higher is not None:
+    if higher is not None and sum(map(bool, column.values())) > 1:  # alone is not best
         best, tied = statistics.best_and_tied(column, higher=higher)
     others = [name for name in column if name != baseline and higher is not None]
     base = column.get(baseline, {}) if baseline is not None else {}
