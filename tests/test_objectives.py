@@ -50,6 +50,13 @@ def naive_smoothing(z, y, temperature=1.0, eps=0.05):
     return sum(values) / len(values)
 
 
+def naive_balanced(z, y, temperature=1.0):
+    losses = {}
+    for p, k in rows_of(z, y, temperature):
+        losses.setdefault(k, []).append(-math.log(p[k]))
+    return sum(sum(each) / len(each) for each in losses.values()) / len(losses)
+
+
 def naive_soft(z, y, temperature=1.0, *, form="bin", bins=15, soft=0.001, order=2.0):
     """Soft-calibration eq. 8 to 12 in loops."""
     centres = [(j + 0.5) / bins for j in range(bins)]
@@ -136,7 +143,12 @@ class TestLosses:
 
 class TestTemperature:
     @pytest.mark.parametrize(
-        ("name", "naive"), [("focal", naive_focal), ("label_smoothing", naive_smoothing)]
+        ("name", "naive"),
+        [
+            ("focal", naive_focal),
+            ("label_smoothing", naive_smoothing),
+            ("balanced", naive_balanced),
+        ],
     )
     def test_is_the_minimum_of_the_loops(self, name, naive):
         z, y = sample(200)
@@ -145,6 +157,30 @@ class TestTemperature:
             lambda at: naive(z, y, math.exp(at)), bounds=(-1, 3), method="bounded"
         )
         assert math.log(found.temperature_) == pytest.approx(wanted.x, abs=1e-5)
+
+    def test_balanced_rows_weigh_by_their_class(self):
+        z, y = sample(400)
+        even = get("temperature", objective="balanced")
+        z, y = z[y != 2], y[y != 2]  # a class without rows has no weight
+        again = torch.cat([torch.arange(len(y)), torch.nonzero(y == 1).flatten().repeat(4)])
+        first, second = even.fit(z, y).temperature_, even.fit(z[again], y[again]).temperature_
+        assert float(second) == pytest.approx(float(first), rel=1e-6)
+        plain = get("temperature")
+        assert float(plain.fit(z[again], y[again]).temperature_) != pytest.approx(
+            float(plain.fit(z, y).temperature_), rel=1e-3
+        )
+
+    def test_balanced_is_class_scaled_without_its_weights(self):
+        z, y = sample(300)
+        scaled = get(
+            "temperature",
+            objective="class_scaled",
+            objective_options={"alpha": 1.0, "beta": 0.0},
+        )
+        even = get("temperature", objective="balanced").fit(z, y)
+        assert float(scaled.fit(z, y).temperature_) == pytest.approx(
+            float(even.temperature_), rel=1e-6
+        )
 
     def test_detached_focal_is_the_root_of_its_gradient(self):
         z, y = sample(300)

@@ -78,6 +78,22 @@ class NegativeLogLikelihood(Objective):
         return -rows.log_true.mean()
 
 
+class Balanced(Objective):
+    """The mean over classes of their mean −ln p_y: a class counts the same, whatever its rows.
+
+    For rows at hand that have a long tail, and rows to come that do not. It is `class_scaled`
+    with its weights w_i left at 0, and so tells what those add.
+    """
+
+    name = "balanced"
+
+    def loss(self, rows: Rows) -> Tensor:
+        """−ln p_y over the rows of its class and the classes present."""
+        counts = torch.bincount(rows.target)
+        present = torch.count_nonzero(counts)
+        return -(rows.log_true / counts[rows.target]).sum() / present
+
+
 class Focal(Objective):
     """mean −(1−p_y)^γ ln p_y, the gradient flowing through the weight."""
 
@@ -179,7 +195,7 @@ class HardBinned(Objective):
         return float(ece(mapped, target, **self.options))
 
 
-OBJECTIVES = ("nll", "focal", "label_smoothing", "sb_ece", "ece", "class_scaled")
+OBJECTIVES = ("nll", "balanced", "focal", "label_smoothing", "sb_ece", "ece", "class_scaled")
 
 
 def get_objective(name: str, options: dict[str, Any] | None = None) -> Objective:
@@ -189,6 +205,7 @@ def get_objective(name: str, options: dict[str, Any] | None = None) -> Objective
     given = dict(options or {})
     kinds: dict[str, type[Objective]] = {
         "nll": NegativeLogLikelihood,
+        "balanced": Balanced,
         "focal": DetachedFocal if given.pop("detach_weight", False) else Focal,
         "label_smoothing": LabelSmoothing,
         "sb_ece": SoftBinned,
