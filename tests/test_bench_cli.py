@@ -152,7 +152,9 @@ def test_predictions_that_were_kept_travel_when_asked(made, tmp_path):
     run("pack", made[1], tmp_path / "a.tar", "--predictions")
     run("merge", tmp_path / "a.tar", "--into", tmp_path / "there")
     kept = sorted(path.name for path in tmp_path.glob("there/runs/*/predictions/*"))
-    assert kept == ["test.safetensors"] * 2 + ["validation.safetensors"] * 2
+    parts = ("test-largest.npy", "test.safetensors")
+    parts += ("validation-largest.npy", "validation.safetensors")
+    assert kept == [name for name in parts for _ in range(2)]
     result = run("run", made[0], "-o", tmp_path / "there", "--seeds", "0")
     assert result.stdout == "tiny: 2 made before\n"
 

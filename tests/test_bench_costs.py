@@ -14,6 +14,9 @@ from bench_frames import frame_of, small
 from calibrant.bench.cells import results
 from calibrant.bench.costs import Cost, alone, cost_of_plan, cost_of_seeds, costs_of_runs
 from calibrant.bench.rows import make_row
+from calibrant.bench.spec import SECONDS
+from calibrant.bench.status import seconds_an_epoch, status
+from calibrant.bench.store import Store
 from calibrant.bench.workload import SHAPES, images_of, work_of
 from calibrant.data import load
 from calibrant.models import build
@@ -49,6 +52,19 @@ def test_shares_are_those_counted_second_by_second():
     seconds = draw.integers(1, 50, 40).astype(float)
     machines = [str(one) for one in draw.integers(0, 3, 40)]
     assert alone(ends, seconds, machines) == pytest.approx(by_hand(ends, seconds, machines))
+
+
+def test_the_time_left_is_that_of_shares(tmp_path):
+    specs = [spec for method, spec in small(seeds="0, 1, 2").specs if method == "cross_entropy"]
+    store = Store(tmp_path / "store")
+    for one in specs[:2]:  # both at work from 10:00:00 to 10:01:40
+        row = make_row(one, part="run", metric=SECONDS, value=100.0)
+        store.add(one.key, [row | {"written": "2026-01-01T10:01:40.000000Z"}])
+    assert status(specs[2:], tmp_path).seconds_left == pytest.approx(50)
+    alike = ("cifar10", "resnet50")
+    one_epoch = 100 / specs[0].config.epochs
+    assert seconds_an_epoch(store)[alike] == pytest.approx(one_epoch)
+    assert seconds_an_epoch(store, shared=True)[alike] == pytest.approx(one_epoch / 2)
 
 
 def test_the_seconds_of_a_whole_run_come_before_those_of_its_training():

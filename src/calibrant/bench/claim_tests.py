@@ -11,6 +11,7 @@ from calibrant.bench import statistics
 from calibrant.bench.cells import Results
 from calibrant.bench.claim_comparisons import (
     Comparison,
+    Place,
     absence,
     by_setting,
     comparisons,
@@ -20,7 +21,6 @@ from calibrant.bench.claim_comparisons import (
 )
 from calibrant.bench.claim_power import (
     Needed,
-    Place,
     detectable,
     expected,
     settings_of,

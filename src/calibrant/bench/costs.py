@@ -75,18 +75,18 @@ def costs_of_runs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
     by the number of images, or of other networks, by their work; runs on files of logits take
     no GPU.
     """
-    rows = _timed(results.frame)
+    rows = timed(results.frame)
     took = dict(zip(rows["key"].astype(str), rows["value"], strict=True))
     runs: dict[tuple[Cell, str], list[float]] = {}
     for key, entries in results.plan.items():
         for method, cell, _ in entries if key in took else ():
             runs.setdefault((cell, method), []).append(float(took[key]))
-    timed = {place: mean_of(seconds).mean for place, seconds in runs.items()}
+    means = {place: mean_of(seconds).mean for place, seconds in runs.items()}
     epochs = _epochs(rows)
     logits = any(spec.logits is not None for _, spec in results.suite.specs)
     of_cells: dict[Cell, Cost | None] = {}
     for cell in results.cells:
-        beside = [seconds for (other, _), seconds in timed.items() if other == cell]
+        beside = [seconds for (other, _), seconds in means.items() if other == cell]
         if logits:
             of_cells[cell] = Cost(0.0)
         elif beside:
@@ -95,8 +95,8 @@ def costs_of_runs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
             one = _epoch({name: results.setting(cell, name) for name in SETTINGS}, epochs)
             of_cells[cell] = None if one is None else one.times(results.setting(cell, "epochs"))
     return {
-        (cell, method): Cost(timed[cell, method])
-        if (cell, method) in timed and not logits
+        (cell, method): Cost(means[cell, method])
+        if (cell, method) in means and not logits
         else of_cells[cell]
         for cell, method in results.planned
     }
@@ -120,7 +120,7 @@ def alone(ends: Array, seconds: Array, machines: Sequence[str]) -> Array:
     return found
 
 
-def _timed(frame: pd.DataFrame) -> pd.DataFrame:
+def timed(frame: pd.DataFrame) -> pd.DataFrame:
     """A row a run, with the seconds it took: all of it, or where that was not kept, training."""
     import pandas as pd
 
