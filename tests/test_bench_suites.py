@@ -51,6 +51,7 @@ ASKED = [
     "pooled",
     "headline",
     "class-scaling-long-tail",
+    "class-scaling-other",
     "digits-short",
 ]
 QUICK = [
