@@ -873,6 +873,7 @@ def test_seeds_are_the_pairs_where_settings_are_too_few():
     found = outcome(PER_SETTING, frame_of(suite, runs), suite)
     assert (found.status, found.pairs) == ("holds", 3)
     assert gain(found).endswith("3 seeds")
+    assert "mean of 4 comparisons, over seeds: its settings are too few to say more" in why(found)
     assert found.effect == pytest.approx(np.mean([0.0195, 0.0195, 0.02]))
     every = {**PER_SETTING, "method": "*"}  # eight settings are enough
     assert outcome(every, frame_of(suite, runs), suite).pairs == 2

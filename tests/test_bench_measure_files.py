@@ -10,9 +10,9 @@ import torch
 
 from calibrant import metrics
 from calibrant.bench import Store, Suite, run_suite
-from calibrant.bench.halving import halve, halved, largest_of, whole
+from calibrant.bench.halving import halve, halved, is_whole, largest_of, whole
 from calibrant.bench.logits import file_of
-from calibrant.bench.measure import measure
+from calibrant.bench.measure import FilesGone, measure
 from calibrant.bench.run_folder import portable
 from calibrant.bench.sealed import Validation, write_choice
 from calibrant.bench.spec import Spec
@@ -157,6 +157,10 @@ def test_a_run_kept_small_has_the_same_figures(folder):
     content = (folder / "predictions" / "test.safetensors").read_bytes()
     halve(folder)  # once is enough
     assert (folder / "predictions" / "test.safetensors").read_bytes() == content
+    held = torch.as_tensor(Validation(run).predictions.array).amax(1)
+    kept = np.load(folder / "predictions" / "validation-largest.npy")[:, 0]
+    assert held.numpy() == pytest.approx(kept)
+    assert abs(kept).min() > 0
     back = torch.as_tensor(whole(folder / "predictions" / "test.safetensors").array)
     assert torch.equal(back.argmax(1), plain.argmax(1))
     assert float((back - plain).abs().max()) < 0.02
@@ -176,6 +180,25 @@ def test_predictions_kept_small_without_their_largest_are_read(tmp_path):
     halved(Predictions.from_logits(logits, labels)).write(path)
     assert torch.as_tensor(whole(path).array).dtype == torch.float16
     assert not largest_of(path).exists()
+    assert not is_whole(path)
+
+
+def test_calibrators_of_whole_logits_are_not_fitted_on_less(tmp_path):
+    config = Config(data="digits", model="mlp", epochs=1, device="cpu", validation=400)
+    run = train(config, tmp_path / "run")
+    folder = run.folder / "predictions"
+    halve(run.folder)
+    for part in ("train", "validation", "test"):
+        assert is_whole(folder / f"{part}.safetensors")
+        largest_of(folder / f"{part}.safetensors").unlink()
+    plain = figures(measure(Spec(config, calibrators=("temperature",)), run))
+    assert ("test", "temperature", "ece") in plain
+    for name in ("class_temperature", "parameterized_temperature(objective=focal)"):
+        with pytest.raises(FilesGone, match="without the largest logits"):
+            measure(Spec(config, calibrators=(name,)), run)
+    options = '{"calibrators": ["class_temperature"]}'
+    with pytest.raises(FilesGone, match="without the largest logits"):
+        measure(Spec(config, after=(("crossfit", options),)), run)
 
 
 def test_selection_sees_validation_rows_only(folder):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from calibrant.bench import Suite
+from calibrant.bench import Suite, pooled
 from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.crossfit import SEED
 from calibrant.bench.pooled import called, family
@@ -126,6 +126,16 @@ def test_every_run_is_judged_by_one_temperature_of_all_held_out_rows(made):
         nll, rows = value(out, spec, "test", "nll")
         assert rows == len(labels)
         assert nll == pytest.approx(naive_nll(logits, labels, best), rel=1e-5)
+
+
+def test_what_others_said_is_read_with_its_largest_logits(made):
+    suite, out, *_ = made
+    for _, spec in suite.specs:
+        path = out / "runs" / spec.key / "predictions" / "validation.safetensors"
+        largest = torch.from_numpy(np.load(path.with_name("validation-largest.npy")))
+        assert float(largest.abs().min()) > 0
+        found = torch.as_tensor(pooled._read(path).array)
+        assert found.amax(1, keepdim=True).numpy() == pytest.approx(largest.double().numpy())
 
 
 def test_held_out_rows_are_judged_by_those_of_others_and_the_other_half_of_their_own(made):

@@ -113,8 +113,9 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
         for place in results.planned
         if place[1] in wanted and is_about(claim.test, results, place[0])
     ]
-    claim = replace(claim, test=_by_what_there_is(claim.test, results, planned))
-    test = claim.test
+    test = _by_what_there_is(claim.test, results, planned)
+    narrowed = test.pairs != claim.test.pairs
+    claim = replace(claim, test=test)
     every = list(comparisons(test, results))
     found = [one for one in every if one.gains]
     absent = tuple(sorted(wanted - _known(results)))
@@ -143,6 +144,9 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
     verdict = unless_others(test, verdict, {*absent, *untuned}, lacking)
     if test.decide == "count":
         verdict = unless_overturned(verdict, found, planned_comparisons(test, results) - len(found))
+    if narrowed:
+        reason = f"{verdict.reason}, over seeds: its settings are too few to say more"
+        verdict = replace(verdict, reason=reason)
     effect, pairs, needed = None, None, Needed()
     if verdict.status == OPEN:
         effect = detectable(test, verdict.unclear)
@@ -172,9 +176,13 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
 
 
 def _by_what_there_is(test: Test, results: Results, planned: Sequence[Place]) -> Test:
-    """Over seeds, where a claim over settings meets a suite with too few of those to test."""
+    """Over seeds, where a claim over settings meets a suite with too few of those to test.
+
+    Seeds of files of logits are no such pairs: they split the same rows.
+    """
     few = test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST
-    if few and min(results.planned[place] for place in planned) >= FEWEST:
+    trained = not any(spec.logits is not None for _, spec in results.suite.specs)
+    if few and trained and min(results.planned[place] for place in planned) >= FEWEST:
         return replace(test, pairs="seeds")
     return test
 

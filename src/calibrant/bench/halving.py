@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from calibrant.bench import texts
 from calibrant.predictions import Predictions
 from calibrant.training.checkpoint import write_whole
 
@@ -49,8 +50,7 @@ def halve(folder: Path) -> None:
 def whole(path: Path) -> Predictions:
     """Predictions as they were before `halve`, but for rounding; others as they are.
 
-    Calibrators that divide logits by several numbers (`class_temperature`) are another map of
-    logits less their largest. In double precision near ties stay apart.
+    In double precision, so that near ties stay apart.
     """
     said = Predictions.read(path)
     scores, beside = torch.as_tensor(said.array), largest_of(path)
@@ -58,3 +58,15 @@ def whole(path: Path) -> Predictions:
         return said
     largest = torch.from_numpy(np.load(beside, allow_pickle=False))
     return replace(said, scores=scores.double() + largest.double())
+
+
+def needs_whole(text: str) -> bool:
+    """Whether a calibrator, by its text, is another map of logits less their largest."""
+    return texts.parse(text)[0] in ("class_temperature", "parameterized_temperature")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether `whole` gives the logits themselves; runs kept before it did gave less of them."""
+    if largest_of(path).is_file():
+        return True
+    return torch.as_tensor(Predictions.read(path).array).dtype != torch.float16

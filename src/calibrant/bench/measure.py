@@ -172,6 +172,7 @@ def more_metrics(
 def crossfits(subject: Parts, *, calibrators: Sequence[str] = (texts.ALL,)) -> Iterator[Figure]:
     """Calibrators on validation rows they were not fitted on: what a choice among them needs."""
     for text in texts.expanded(calibrators, dense=subject.is_dense):
+        subject.allows(text)
         yield from crossfit(text, subject.said("validation"))
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from calibrant.bench import texts
 from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.crossfit import joined, out_of_half
-from calibrant.bench.halving import whole
+from calibrant.bench.halving import is_whole, needs_whole, whole
 from calibrant.bench.judging import SHORT, Figure, counted, figures, told
 from calibrant.bench.loading import splits_of
 from calibrant.bench.spec import key_of
@@ -79,6 +79,12 @@ def pooled(
 
     for text in texts.expanded(calibrators):
         name = called(text)
+        subject.allows(text)
+        if needs_whole(text) and not all(is_whole(one) for _, one in siblings):
+            raise InputError(
+                f"{name} needs the largest logits of other seeds' rows, and they were kept "
+                "without: make those runs again"
+            )
         made = fit(text, joined([own, beside]))
         yield from calibrated_figures(name, made, judged(subject))
         said = out_of_half(text, own, beside=unseen)

@@ -68,7 +68,7 @@ def status(specs: Iterable[Spec], out: str | Path) -> Status:
             waiting.append(one.label)
             trained = one.is_late and one.early.is_measured(bench.done(one.key, store))
             parts.append((one, 0.0 if trained else 1.0))  # some only wait for others
-    left = _left(parts, store, len(running))
+    left = _left(parts, store)
     return Status(done, running, failed, waiting, unmeasured, left)
 
 
@@ -80,31 +80,27 @@ def _why(path: Path) -> dict[str, Any]:
         return {"kind": "error", "message": f"{path} cannot be read"}
 
 
-def _left(parts: list[tuple[Spec, float]], store: Store, at_once: int) -> float | None:
-    """Seconds, by what the most similar runs took an epoch.
-
-    While runs are at work: so many at once, each as slow as those before. Else the share of
-    the machine that those had, however many they were.
-    """
+def _left(parts: list[tuple[Spec, float]], store: Store) -> float | None:
+    """Seconds at the pace so far, by what the most similar runs took an epoch."""
     if not parts:
         return 0.0
-    taken = seconds_an_epoch(store, shared=at_once == 0)
+    taken = seconds_an_epoch(store)
     found = []
     for spec, share in parts:
         likeness = next((one for one in _likeness(spec) if one in taken), None)
         if likeness is None:
             return None
         found.append(taken[likeness] * spec.config.epochs * share)
-    return sum(found) / max(1, at_once)
+    return sum(found)
 
 
-def seconds_an_epoch(store: Store, *, shared: bool = False) -> dict[tuple[str, ...], float]:
+def seconds_an_epoch(store: Store) -> dict[tuple[str, ...], float]:
     """Mean seconds of an epoch, measuring included, of runs alike in this and that.
 
-    ``shared`` takes of each run its share of a machine that others were at work on as well.
+    Of each run its share of the machine, where others were at work on it as well: so many at
+    once take as long as one after another.
     """
-    frame = store.frame()
-    rows = timed(frame) if shared else frame
+    rows = timed(store.frame())
     rows = rows[rows["metric"] == SECONDS]
     found: dict[tuple[str, ...], list[float]] = {}
     for row in rows.itertuples():

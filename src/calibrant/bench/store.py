@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.locking import locked
 from calibrant.bench.rows import SCHEMA, Row
-from calibrant.bench.spec import FAILED, MARK
+from calibrant.bench.spec import FAILED, MARK, SECONDS
 from calibrant.functional.errors import InputError
 from calibrant.training.checkpoint import write_whole
 
@@ -239,7 +239,10 @@ def _to_table(frame: pd.DataFrame) -> Any:
 
 def _lightened(frame: pd.DataFrame) -> pd.DataFrame:
     single = {name: frame[name].astype("float32").astype("float64") for name in NUMBERS}
-    return frame.assign(**single, written=frame.groupby("key")["written"].transform("max"))
+    # When a run ended says with what others it shared a machine.
+    timed = frame["metric"].isin((SECONDS, "train_seconds"))
+    last = frame.groupby("key")["written"].transform("max").where(~timed, frame["written"])
+    return frame.assign(**single, written=last)
 
 
 def _frame(tables: Sequence[Any]) -> pd.DataFrame:

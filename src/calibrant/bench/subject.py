@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from calibrant.bench import texts
-from calibrant.bench.halving import whole
+from calibrant.bench.halving import is_whole, needs_whole, whole
 from calibrant.bench.judging import Figure, changed, counted, figures, told
 from calibrant.bench.loading import splits_of
 from calibrant.bench.network import Trained, rebuild
@@ -95,8 +95,12 @@ class Parts:
         """Whether every pixel has a label."""
         return self.said(self.parts[-1]).is_dense
 
+    def allows(self, text: str) -> None:
+        """An error where a calibrator needs more than there is of the predictions."""
+
     def fit(self, text: str) -> Fit:
         """A calibrator fitted on validation rows, or those ``on=`` says."""
+        self.allows(text)
         if text not in self._fits:
             self._fits[text] = fit(text, self.said(texts.fitted_on(text)))
         return self._fits[text]
@@ -142,6 +146,14 @@ class Subject(Parts):
         if not path.is_file():
             raise FilesGone(f"{self.run.folder}: its predictions of {part} rows were not kept")
         return whole(path)
+
+    def allows(self, text: str) -> None:
+        """`FilesGone` where the largest logits it needs were not kept with the others."""
+        if needs_whole(text):
+            for part in self.parts:
+                path = self.run.folder / "predictions" / f"{part}.safetensors"
+                if path.is_file() and not is_whole(path):
+                    raise FilesGone(f"{path}: kept without the largest logits, which {text} needs")
 
     def networks(self, precision: str = "fp32") -> list[Trained]:
         """The trained networks, mostly one."""

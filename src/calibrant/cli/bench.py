@@ -187,9 +187,7 @@ def status_command(
     if left is None:
         console.print("time left: not known before a run like those left has ended")
     elif left > 0:
-        at_once = len(state.running)
-        pace = f"{at_once} at a time" if at_once else "at the pace so far"
-        console.print(f"time left: about {_time(left)}, {pace}")
+        console.print(f"time left: about {_time(left)}, at the pace so far")
 
 
 @bench.command("table")
