@@ -106,6 +106,18 @@ def settings_of(test: Test, places: Iterable[Place]) -> int:
     return len({(cell, name if test.methods else None) for cell, name in places})
 
 
+def over_what_there_is(test: Test, results: Results, planned: Sequence[Place]) -> Test:
+    """Over seeds, where a claim over settings meets a suite with too few of those to test.
+
+    Seeds of files of logits are no such pairs: they split the same rows.
+    """
+    few = test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST
+    trained = not any(spec.logits is not None for _, spec in results.suite.specs)
+    if few and trained and min(results.planned[place] for place in planned) >= FEWEST:
+        return replace(test, pairs="seeds")
+    return test
+
+
 def to_begin(results: Results, test: Test, places: Sequence[Place]) -> Needed:
     """As many runs as a test needs; nothing where there are no such runs."""
     if not places:

@@ -11,7 +11,6 @@ from calibrant.bench import statistics
 from calibrant.bench.cells import Results
 from calibrant.bench.claim_comparisons import (
     Comparison,
-    Place,
     absence,
     by_setting,
     comparisons,
@@ -23,7 +22,7 @@ from calibrant.bench.claim_power import (
     Needed,
     detectable,
     expected,
-    settings_of,
+    over_what_there_is,
     to_begin,
     to_decide,
 )
@@ -113,7 +112,7 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
         for place in results.planned
         if place[1] in wanted and is_about(claim.test, results, place[0])
     ]
-    test = _by_what_there_is(claim.test, results, planned)
+    test = over_what_there_is(claim.test, results, planned)
     narrowed = test.pairs != claim.test.pairs
     claim = replace(claim, test=test)
     every = list(comparisons(test, results))
@@ -173,18 +172,6 @@ def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome
         beyond=needed.beyond,
         cost=needed.cost,
     )
-
-
-def _by_what_there_is(test: Test, results: Results, planned: Sequence[Place]) -> Test:
-    """Over seeds, where a claim over settings meets a suite with too few of those to test.
-
-    Seeds of files of logits are no such pairs: they split the same rows.
-    """
-    few = test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST
-    trained = not any(spec.logits is not None for _, spec in results.suite.specs)
-    if few and trained and min(results.planned[place] for place in planned) >= FEWEST:
-        return replace(test, pairs="seeds")
-    return test
 
 
 def stand(paired: Paired, p: float | None = None) -> int:
