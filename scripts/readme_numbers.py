@@ -31,6 +31,7 @@ Values with spaces are written without them: ``calibrator=temperature(objective=
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import sys
@@ -203,11 +204,13 @@ class Results:
         mean = mean_of(gaps).mean
         return ("+" if mean > 0 else "−") + number(metric, abs(mean))
 
-    def runs(self, *, suite=None):
-        """How many runs there are."""
+    def runs(self, *, suite=None, what="all"):
+        """How many runs there are, of a suite or of all; ``trained``, or ``split`` from a file."""
         if suite is None:
-            tests = self.frame[self.frame["part"] == "test"]
-            return f"{tests['key'].nunique():,}"
+            tests = self.frame[self.frame["part"] == "test"].drop_duplicates("key")
+            split = [json.loads(one).get("logits") is not None for one in tests["config"]]
+            count = {"all": len(split), "trained": len(split) - sum(split), "split": sum(split)}
+            return f"{count[what]:,}"
         found = self.of(suite)
         return f"{len(found.done):,} of {len(found.plan):,}"
 

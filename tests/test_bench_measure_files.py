@@ -10,14 +10,14 @@ import torch
 
 from calibrant import metrics
 from calibrant.bench import Store, Suite, run_suite
-from calibrant.bench.halving import halve, halved, is_whole, largest_of, whole
+from calibrant.bench.halving import halve, halved, is_whole, largest_of, needs_whole, whole
 from calibrant.bench.logits import file_of
 from calibrant.bench.measure import FilesGone, measure
 from calibrant.bench.run_folder import portable
 from calibrant.bench.sealed import Validation, write_choice
 from calibrant.bench.spec import Spec
 from calibrant.bench.tables import table
-from calibrant.calibrators import get
+from calibrant.calibrators import available, get
 from calibrant.functional.errors import InputError
 from calibrant.predictions import Predictions
 from calibrant.training import Config, Run, train
@@ -181,6 +181,25 @@ def test_predictions_kept_small_without_their_largest_are_read(tmp_path):
     assert torch.as_tensor(whole(path).array).dtype == torch.float16
     assert not largest_of(path).exists()
     assert not is_whole(path)
+
+
+@pytest.mark.parametrize("name", available())
+def test_which_calibrators_need_the_largest_logits(name):
+    if get(name).takes_features:
+        return
+    logits, labels = (torch.from_numpy(one) for one in made_logits(1536, 10))
+    # How sure a network should be may show in the size of its logits.
+    sure = torch.rand(1536, 1, generator=torch.Generator().manual_seed(0))
+    logits = logits * sure + 4 * sure
+    if get(name).dense_only:
+        logits = logits.reshape(6, 16, 16, 10).movedim(3, 1).contiguous()
+        labels = labels.reshape(6, 16, 16)
+    fitted = get(name).fit(logits, labels)
+    said, less = (
+        torch.softmax(fitted(z).double(), 1)
+        for z in (logits, logits - logits.amax(1, keepdim=True))
+    )
+    assert (float((said - less).abs().max()) > 1e-4) == needs_whole(name)
 
 
 def test_calibrators_of_whole_logits_are_not_fitted_on_less(tmp_path):

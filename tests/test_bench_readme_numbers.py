@@ -70,6 +70,14 @@ def test_numbers_are_made_and_checked(script, root, capsys):
     assert script.main(["--check", "--root", str(root)]) == 1
 
 
+def test_trainings_and_splits_of_files_are_told_apart(script, root):
+    marks = [f"<!-- results:runs what={what} -->" for what in ("all", "trained", "split")]
+    page(root, "|".join(f"{mark}<!-- /results -->" for mark in marks))
+    script.main(["--root", str(root)])
+    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:3]]
+    assert found == ["6", "6", "0"]
+
+
 def test_the_kinds_of_numbers(script, root):
     page(
         root,

@@ -82,7 +82,7 @@ class Balanced(Objective):
     """The mean over classes of their mean −ln p_y: a class counts the same, whatever its rows.
 
     For rows at hand that have a long tail, and rows to come that do not. It is `class_scaled`
-    with its weights w_i left at 0, and so tells what those add.
+    (class-scaling eq. 8, over the classes present) with its w_i left at 0: what those add.
     """
 
     name = "balanced"
