@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 # Test processes share the cores; more threads each would only wait for one another. Libraries
@@ -33,3 +34,14 @@ def data_folder() -> Path:
     if folder is None:
         pytest.skip("no real data here (set CALIBRANT_TEST_DATA to a folder that has some)")
     return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """A test that leaves gradients switched off is named, and others do not fail for it."""
+    try:
+        return (yield)
+    finally:
+        if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+            torch.set_grad_enabled(True)
+            warnings.warn(f"{item.nodeid} left gradients switched off", stacklevel=1)
