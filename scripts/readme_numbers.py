@@ -217,7 +217,9 @@ class Results:
     @cached_property
     def combinations(self):
         """Protocol and report of every choice of a combination."""
-        from calibrant.bench.combine import choose, read_choice, report
+        from calibrant.bench.choosing import read_choice
+        from calibrant.bench.combine import choose
+        from calibrant.bench.combine_report import report
 
         with tempfile.TemporaryDirectory() as written:
             return [
@@ -227,7 +229,7 @@ class Results:
 
     def combination(self, what="table", **settings):
         """A table of one choice, and the verdict on it; or how many there were to choose from."""
-        from calibrant.bench.combine import verdict
+        from calibrant.bench.combine_report import OURS, verdict
         from calibrant.bench.figures import number
 
         found = [
@@ -248,8 +250,9 @@ class Results:
             if what not in says:
                 raise SystemExit(f"results:combination what={what} is none of {', '.join(says)}")
             return says[what]
-        lowest = frame.iloc[2:].sort_values("ece").drop_duplicates("who")
-        rows = [*frame.iloc[:2].to_dict("records"), *lowest.to_dict("records")]
+        ours = frame["who"].isin(OURS)
+        lowest = frame[~ours].sort_values("ece").drop_duplicates("who")
+        rows = [*frame[ours].to_dict("records"), *lowest.to_dict("records")]
         chance = any(math.isfinite(row["chance_ece"]) for row in rows)
         heads = ["", "trained with", "then", "accuracy, %", "NLL", "ECE, %", "by chance, %"]
         lines = [f"| {' | '.join(heads[: 6 + chance])} |", f"|{'---|' * 3}{'---:|' * (3 + chance)}"]

@@ -428,6 +428,25 @@ def test_the_best_is_picked_on_validation_rows_alone():
 
 WORSE = {"cross_entropy": [0.033, 0.034, 0.032], "acls": [0.043, 0.044, 0.0425]}
 BEATS = {**WORSE, "acls": [0.013, 0.014, 0.0125]}
+
+
+@pytest.mark.parametrize(("accuracy", "picked"), [(0.46, "acls"), (0.47, "mbls"), (None, "mbls")])
+def test_what_has_not_learned_is_not_the_best(accuracy, picked):
+    """A network that guesses may have the lowest ECE of all."""
+    test = {**BETTER, "left": {"method": ["acls", "mbls"], "pick": "best"}}
+    runs = {
+        ("acls", "none", "ece", "validation"): [0.02] * 3,
+        ("mbls", "none", "ece", "validation"): [0.001] * 3,
+        ("acls", "none", "ece", "test"): [0.02, 0.021, 0.022],
+        ("mbls", "none", "ece", "test"): [0.001, 0.0011, 0.0012],
+        ("cross_entropy", "none", "ece", "test"): [0.05, 0.051, 0.052],
+        ("acls", "none", "accuracy", "validation"): [0.93] * 3,
+        ("mbls", "none", "accuracy", "validation"): [accuracy] * 3,
+    }
+    suite = small()
+    assert outcome(test, frame_of(suite, runs), suite).comparisons[0].left == picked
+
+
 PICKS = {"method": ["acls", "mbls"], "pick": "best"}
 
 

@@ -22,7 +22,7 @@ def test_a_combination_is_chosen_written_down_and_judged(tmp_path):
     assert done.exit_code == 0, done.output
     ((name, rows),) = json.loads(done.output).items()
     assert name.startswith("combination-digits-mlp")
-    assert [one["who"] for one in rows[:2]] == ["chosen", "cross_entropy"]
+    assert [one["who"] for one in rows[:3]] == ["chosen", "chosen by NLL", "cross_entropy"]
     (choice,) = out.rglob(f"{name}.json")
     chosen = json.loads(choice.read_text())["chosen"]
     assert (chosen["settings"]["loss"], chosen["calibrator"]) == (
@@ -37,7 +37,7 @@ def test_a_combination_is_chosen_written_down_and_judged(tmp_path):
 def test_the_verdict_is_against_every_paper():
     import pandas as pd
 
-    from calibrant.bench.combine import verdict
+    from calibrant.bench.combine_report import verdict
 
     def frame(*eces):
         rows = [("chosen", "mmce", "none"), ("cross_entropy", "cross_entropy", "none")]

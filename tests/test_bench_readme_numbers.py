@@ -207,10 +207,11 @@ def test_a_combination_is_told_beside_each_paper(script, tmp_path):
     assert lines[0] == (
         "| chosen | `mbls(margin=6)` | – | 92.90 ± 0.00 | 0.1900 ± 0.0000 | 0.40 ± 0.00 | 0.46 |"
     )
-    assert lines[1].startswith("| cross_entropy | `cross_entropy` | – | 93.00")
-    assert lines[2].startswith("| acls | `acls(margin=6)` | – |")
-    assert lines[2].endswith("| – |")
-    assert len(lines) == 3
+    assert lines[1].startswith("| chosen by NLL | ")
+    assert lines[2].startswith("| cross_entropy | `cross_entropy` | – | 93.00")
+    assert lines[3].startswith("| acls | `acls(margin=6)` | – |")
+    assert lines[3].endswith("| – |")
+    assert len(lines) == 4
     assert "0.40%, is below that of every method of the five papers" in told
     assert "it would show 0.46% on average, by chance" in told
     with pytest.raises(SystemExit, match="0 protocols fit, not one"):

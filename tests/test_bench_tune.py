@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.bench import choosing, combine
+from calibrant.bench import choosing, combine, combine_report
 from calibrant.bench.choosing import (
     ValidationRows,
     choice_path,
@@ -602,7 +602,7 @@ def test_the_report_reads_the_test_of_what_was_chosen_and_of_the_papers(tmp_path
     store = Store(tmp_path / "store")
     runs_of(store, FIGURES)
     (path,) = combine.choose(tmp_path)
-    table = combine.report(path, store).set_index("who")
+    table = combine_report.report(path, store).set_index("who")
     assert table.loc["chosen", "ece"] == pytest.approx(2 * 0.008 * 1.001)
     assert table.loc["chosen", "seeds"] == 3
     assert table.loc["cross_entropy", "calibrator"] == "none"
@@ -611,6 +611,56 @@ def test_the_report_reads_the_test_of_what_was_chosen_and_of_the_papers(tmp_path
         float(np.std([0.04, 0.04 * 1.001, 0.04 * 1.002], ddof=1) / 3**0.5)
     )
     assert "focal" not in set(table["loss"])
+
+
+def test_few_confidences_are_a_choice_apart(tmp_path):
+    """Chance leaves less of an ECE to fewer confidences: they would always be the lowest."""
+    store = Store(tmp_path / "store")
+    levels = {"levels": (0.93, 0.21, 0.004), "levels(num_levels=3)": (0.93, 0.25, 0.002)}
+    runs_of(store, {**FIGURES, ("cross_entropy", "plp"): levels})
+    (path,) = combine.choose(tmp_path)
+    told = read_choice(path)
+    assert (told["chosen"]["calibrator"], told["few"]["calibrator"]) == (
+        "temperature",
+        "levels(num_levels=3)",
+    )
+    table = combine_report.report(path, store)
+    rows = ["chosen", "chosen by NLL", "chosen, few confidences", "cross_entropy"]
+    assert table["who"].tolist()[:4] == rows
+    told = combine_report.verdict(table)
+    assert "The ECE of the choice, 1.60%" in told  # not of the few
+    named = "With few confidences, cross_entropy, plp, then levels(num_levels=3): 0.40%"
+    assert told.endswith(f"{named}.")
+    table["chance_ece"] = 0.0026
+    assert combine_report.verdict(table).endswith(f"{named}, by chance 0.26%.")
+
+
+def test_the_choice_by_nll_keeps_accuracy_and_is_told_beside(tmp_path):
+    store = Store(tmp_path / "store")
+    more = {
+        ("mdca", "standard"): {"none": (0.93, 0.1, 0.02), "levels": (0.93, 0.05, 0.001)},
+        ("mmce", "mixup"): {"none": (0.9, 0.01, 0.02)},  # accuracy lost
+    }
+    runs_of(store, {**FIGURES, **more})
+    (path,) = combine.choose(tmp_path)
+    told = read_choice(path)
+    assert (told["by_nll"]["settings"]["loss"], told["by_nll"]["calibrator"]) == ("mdca", "none")
+    assert told["chosen"]["calibrator"] == "temperature"
+    assert "Chosen by NLL, mdca: 4.00%." in combine_report.verdict(
+        combine_report.report(path, store)
+    )
+
+
+def test_a_paper_s_network_that_has_not_learned_is_not_what_it_has(tmp_path):
+    store = Store(tmp_path / "store")
+    guess = {("brier+sb_ece", "standard"): {"none": (0.46, 4.6, 0.0001)}}
+    runs_of(store, {**FIGURES, **guess})
+    (path,) = combine.choose(tmp_path)
+    assert "brier+sb_ece" not in set(combine_report.report(path, store)["loss"])
+    able = {("focal+sb_ece", "standard"): {"none": (0.47, 4.6, 0.0001)}}
+    runs_of(store, able)
+    (path,) = combine.choose(tmp_path)
+    assert "focal+sb_ece" in set(combine_report.report(path, store)["loss"])
 
 
 def test_poisoned_test_rows_leave_the_combination_as_it_is(tmp_path):
@@ -653,7 +703,7 @@ def test_more_runs_are_another_question(tmp_path):
 )
 def test_whose_proposal_a_combination_is(loss, recipe, calibrator, paper):
     settings = {"loss": loss, "recipe": recipe, "average": "none", "cutout": 0}
-    assert combine.proposed_by(settings, calibrator) == paper
+    assert combine_report.proposed_by(settings, calibrator) == paper
 
 
 def test_path_of_a_choice_depends_on_the_question_alone(tmp_path):

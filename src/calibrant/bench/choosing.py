@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PARTS = ("validation", CROSSFIT)
 FOLDER = "choices"  # below the folder of a bench
 NEEDED = ("rule", "candidates", "chosen", "keys")
+# Of the others' accuracy: with less a network has not learned, and a low ECE is no merit of it.
+LEARNED = 0.5
 
 
 class ValidationRows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell, Results, Runs
+from calibrant.bench.choosing import LEARNED
 from calibrant.bench.statistics import Paired
 
 if TYPE_CHECKING:
@@ -216,7 +217,19 @@ def _entries(
     sign = 1.0 if test.lower else -1.0
     scored = [
         (sign * statistics.mean_of(list(runs.values())).mean, entry)
-        for entry in entries
+        for entry in _learned(entries, cell, results)
         if (runs := chosen_by[entry[1]].get((cell, entry[0])))
     ]
     return [min(scored, key=lambda one: one[0])[1]] if scored else []
+
+
+def _learned(entries: list[Entry], cell: Cell, results: Results) -> list[Entry]:
+    """Those whose network learned: a low ECE of one that guesses is not the best of anything."""
+    runs = results.values("accuracy", part="validation")
+    accuracy = {
+        method: statistics.mean_of(list(found.values())).mean
+        for method, _, _ in entries
+        if (found := runs.get((cell, method)))
+    }
+    enough = LEARNED * max(accuracy.values(), default=0.0)
+    return [entry for entry in entries if accuracy.get(entry[0], enough) >= enough]

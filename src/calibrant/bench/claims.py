@@ -5,8 +5,9 @@ A claim is a comparison: ``left`` has a better figure than ``right``. Its test s
 - ``metric``: one or several; the better way is the metric's own unless ``better`` says;
 - ``left``, ``right``: the sides, each any of ``method``, ``calibrator``, ``part`` and
   ``metric``, one or several. Every left is compared with every right. ``pick: best`` takes
-  the one of several methods with the best figure on validation rows; what it loses so stays
-  open while one it could pick has no runs;
+  the one of several methods with the best figure on validation rows, of those that learned
+  (with half of the highest accuracy); what it loses so stays open while one it could pick has
+  no runs;
 - ``method``: methods that both sides share, ``"*"`` being all of the suite: each is compared
   with itself, as before and after a calibrator;
 - ``zip: true``: the first left with the first right, and so on, not every one with every one;

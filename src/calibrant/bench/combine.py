@@ -2,40 +2,31 @@
 
 For each data set and network: the lowest ECE of rows the calibrator was not fitted on
 (`crossfit`), among combinations that lose at most half a percent of accuracy against plain
-cross-entropy. The choice is written down; then, and not before, the test figures are read.
+cross-entropy. Beside it stands the choice by the lowest NLL, which a few thousand rows tell
+better than an ECE, and the choice among calibrators that say few confidences: chance leaves
+those less of an ECE, so that the lowest of all would always be the coarsest. The choices are
+written down; then, and not before, the test figures are read (`combine_report`).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calibrant.bench.choosing import (
-    ValidationRows,
-    choice_path,
-    open_test_rows,
-    put_down,
-    read_choice,
-)
+from calibrant.bench.choosing import ValidationRows, choice_path, put_down, read_choice
 from calibrant.bench.crossfit import PART as CROSSFIT
 from calibrant.bench.spec import ADDED, OF_THE_MACHINE, canonical
 from calibrant.bench.statistics import mean_of
 from calibrant.bench.store import Store
-from calibrant.bench.texts import spell
 from calibrant.functional.errors import InputError
-from calibrant.losses.registry import terms
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ACCURACY_LOST = 0.005
+RULE = "lowest validation ECE, crossfitted, ties by NLL, accuracy kept; by NLL; few confidences"
 FIGURES = ("accuracy", "nll", "ece")
-BY_CHANCE = "chance_ece"
 # What makes two runs of one protocol: everything but these is the same.
 VARIED = (
     "loss",
@@ -58,6 +49,7 @@ PLAIN = {
 OWN = "own"  # rows held out by the seed of the run
 # Heads trained on features of training rows: validation rows chose one number of theirs.
 HEADS = ("mac_cal_head", "tst", "vtst")
+FEW = ("levels",)  # calibrators that say few confidences
 
 
 @dataclass(frozen=True)
@@ -76,6 +68,11 @@ class Combination:
         """Whether it is cross-entropy and nothing else."""
         told = all(self.settings[name] == value for name, value in PLAIN.items())
         return told and self.calibrator == "none"
+
+    @property
+    def says_few(self) -> bool:
+        """Whether its calibrator says few confidences."""
+        return self.calibrator.partition("(")[0] in FEW
 
     def mean(self, metric: str) -> float:
         """Over seeds."""
@@ -137,19 +134,29 @@ def best_combination(
     ``accuracy_lost`` less. Of those that the lowest ECE does not beat by more than the standard
     error of their difference over seeds, the one of lowest NLL.
     """
+    plain, enough = _allowed(found, accuracy_lost)
+    seeds = plain.keys.keys()
+    lowest = min(enough, key=lambda one: (_mean(one.ece, seeds), _mean(one.nll, seeds)))
+    tied = [one for one in enough if _within_error(one, lowest, sorted(seeds))]
+    return _lowest_nll(tied, seeds), plain
+
+
+def _allowed(
+    found: Sequence[Combination], accuracy_lost: float
+) -> tuple[Combination, list[Combination]]:
+    """Plain cross-entropy, and those with its seeds and nearly its accuracy."""
     plain = max((one for one in found if one.is_plain), key=lambda one: len(one.keys), default=None)
     if plain is None:
         raise InputError("combinations are held against cross_entropy, of which there is no run")
     seeds = plain.keys.keys()
-    enough = [
-        one
-        for one in found
-        if seeds <= one.keys.keys()
-        and _mean(one.accuracy, seeds) >= _mean(plain.accuracy, seeds) - accuracy_lost - 1e-9
+    least = _mean(plain.accuracy, seeds) - accuracy_lost - 1e-9
+    return plain, [
+        one for one in found if seeds <= one.keys.keys() and _mean(one.accuracy, seeds) >= least
     ]
-    lowest = min(enough, key=lambda one: (_mean(one.ece, seeds), _mean(one.nll, seeds)))
-    tied = [one for one in enough if _within_error(one, lowest, sorted(seeds))]
-    return min(tied, key=lambda one: (_mean(one.nll, seeds), _mean(one.ece, seeds))), plain
+
+
+def _lowest_nll(found: Sequence[Combination], seeds: Any) -> Combination:
+    return min(found, key=lambda one: (_mean(one.nll, seeds), _mean(one.ece, seeds)))
 
 
 def _within_error(one: Combination, lowest: Combination, seeds: Sequence[int]) -> bool:
@@ -175,10 +182,15 @@ def _choices(
     for protocol, found in sorted(combinations(view).items()):
         if len(found) < 2 or not any(one.is_plain for one in found):
             continue  # sweeps of something else, with nothing to be held against
-        chosen, plain = best_combination(found, accuracy_lost=accuracy_lost)
+        many = [one for one in found if not one.says_few]
+        chosen, plain = best_combination(many, accuracy_lost=accuracy_lost)
+        sharpest = _lowest_nll(_allowed(many, accuracy_lost)[1], plain.keys.keys())
+        coarse = [plain, *(one for one in found if one.says_few)]
+        few, _ = best_combination(coarse, accuracy_lost=accuracy_lost)
         settings = json.loads(protocol)
         # More combinations in the store are another question, and another choice.
         question = {
+            "rule": RULE,
             "protocol": settings,
             "accuracy_lost": accuracy_lost,
             "candidates": sorted([*one.keys.values(), one.calibrator] for one in found),
@@ -188,127 +200,18 @@ def _choices(
             put_down(
                 path,
                 {
-                    "rule": "lowest validation ECE, crossfitted, ties by NLL, accuracy kept",
+                    "rule": RULE,
                     "accuracy_lost": accuracy_lost,
                     "protocol": settings,
                     "candidates": [one.to_dict() for one in found],
                     "chosen": chosen.to_dict(),
+                    "by_nll": sharpest.to_dict(),
+                    "few": None if few is plain else few.to_dict(),
                     "plain": plain.to_dict(),
                     "keys": sorted({key for one in found for key in one.keys.values()}),
                 },
             )
         yield path
-
-
-def report(path: Path, store: Store) -> pd.DataFrame:
-    """Test figures of a written choice beside every method of the five papers.
-
-    A row each: the chosen combination, plain cross-entropy, and what the papers propose (see
-    `proposed_by`), of the same protocol and seeds; means over seeds and their standard errors.
-    """
-    import pandas as pd
-
-    choice = read_choice(path)
-    rows = open_test_rows(path, store)
-    assert choice is not None
-    rows = rows[(rows["part"] == "test") & rows["metric"].isin((*FIGURES, BY_CHANCE))]
-    seeds = sorted(int(seed) for seed in choice["plain"]["keys"])
-    told = [{"who": "chosen", **choice["chosen"]}, {"who": "cross_entropy", **choice["plain"]}]
-    told += [
-        {"who": paper, **one}
-        for one in choice["candidates"]
-        if (paper := proposed_by(one["settings"], one["calibrator"])) is not None
-    ]
-    found = []
-    for one in told:
-        keys = {int(seed): key for seed, key in one["keys"].items()}
-        if not set(seeds) <= keys.keys():
-            continue
-        mine = rows[
-            rows["key"].isin([keys[seed] for seed in seeds])
-            & (rows["calibrator"] == one["calibrator"])
-        ]
-        line: dict[str, Any] = {
-            "who": one["who"],
-            "loss": one["settings"]["loss"],
-            "recipe": spell(one["settings"]["recipe"], one["settings"]["recipe_options"] or {}),
-            "average": one["settings"]["average"],
-            "calibrator": one["calibrator"],
-            "seeds": len(seeds),
-        }
-        for metric in FIGURES:
-            value = mean_of(mine.loc[mine["metric"] == metric, "value"].tolist())
-            error = math.nan if value.error is None else value.error
-            line |= {metric: value.mean, f"{metric}_error": error}
-        chance = mine.loc[mine["metric"] == BY_CHANCE, "value"]  # which older runs do not have
-        line[BY_CHANCE] = mean_of(chance.tolist()).mean if len(chance) == len(seeds) else math.nan
-        found.append(line)
-    return pd.DataFrame(found)
-
-
-def verdict(found: pd.DataFrame) -> str:
-    """Whether what was chosen has a lower test ECE than every method of the papers, in a few words.
-
-    And whether the seeds tell it from the lowest of theirs: by two standard errors.
-    """
-    chosen, others = found.iloc[0], found[~found["who"].isin(("chosen", "cross_entropy"))]
-    if others.empty:
-        return "No method of the five papers was run under this protocol to compare with."
-    best = others.loc[others["ece"].idxmin()]
-    where = "below" if chosen["ece"] < best["ece"] else "not below"
-    text = (
-        f"Chosen: {_named(chosen)}. "
-        f"The ECE of the choice, {chosen['ece']:.2%}, is {where} that of every method of the five "
-        f"papers run here, of which {best['who']}'s {_named(best)} has the lowest, "
-        f"{best['ece']:.2%}"
-    )
-    error = math.hypot(chosen["ece_error"], best["ece_error"])
-    if math.isfinite(error):
-        apart = abs(chosen["ece"] - best["ece"]) > 2 * error
-        text += "; the seeds tell the two apart" if apart else "; the seeds do not tell them apart"
-    text += "."
-    chance = chosen.get(BY_CHANCE, math.nan)
-    if math.isfinite(chance):
-        text += f" Perfectly calibrated it would show {chance:.2%} on average, by chance."
-    return text
-
-
-def _named(row: pd.Series[Any]) -> str:
-    """A way of training and a calibrator in words."""
-    usual = [row[name] for name in ("recipe", "average") if row[name] not in ("standard", "none")]
-    then = [] if row["calibrator"] == "none" else [f"then {row['calibrator']}"]
-    return ", ".join([row["loss"], *usual, *then])
-
-
-def proposed_by(settings: Mapping[str, Any], calibrator: str) -> str | None:
-    """The paper a combination is a proposal of, alone: not on top of another's.
-
-    Its losses with the usual recipe and no calibrator (soft-calibration's also with its own
-    temperature), mac-cal's head on plain cross-entropy, class-scaling's objective of any
-    calibrator on plain cross-entropy.
-    """
-    losses = {name for _, name, _ in terms(settings["loss"])}
-    recipe = settings["recipe"]
-    if settings["average"] != "none" or settings["cutout"]:
-        return None
-    if recipe in ("standard", "interleaved") and losses & {"s_avuc", "sb_ece"}:
-        own = calibrator in ("none", "temperature", "temperature(objective=sb_ece)")
-        return "soft-calibration" if own else None
-    plain = losses == {"cross_entropy"}
-    if plain and calibrator == "temperature(objective=sb_ece)" and recipe == "standard":
-        return "soft-calibration"
-    if plain and "objective=class_scaled" in calibrator and recipe == "standard":
-        return "class-scaling"
-    head = calibrator.partition("(")[0] == "mac_cal_head"
-    if plain and (
-        (recipe == "mac_cal" and calibrator == "none") or (recipe == "standard" and head)
-    ):
-        return "mac-cal"
-    if recipe != "standard" or calibrator not in ("none", "temperature"):
-        return None
-    if losses & {"r_aurc", "acls"}:
-        return "r-aurc" if "r_aurc" in losses else "acls"
-    return None
 
 
 def _split(config: str) -> tuple[str, dict[str, Any], int]:

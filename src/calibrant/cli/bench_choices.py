@@ -28,7 +28,8 @@ def combine_command(
     in OUT before a test figure is read.
     """
     from calibrant.bench import Store
-    from calibrant.bench.combine import choose, report, verdict
+    from calibrant.bench.combine import choose
+    from calibrant.bench.combine_report import report, verdict
 
     store = Store(store_of(out))
     paths = choose(out, accuracy_lost=accuracy_lost, store=store)
