@@ -8,7 +8,9 @@ README.md and results/README.md is made from the store in ``results/``:
 
 - ``value``: one figure, as ``2.05 ± 0.04``: suite, method, metric, and where they are not
   the usual ones calibrator, part, and settings such as data and model; ``what=mean`` leaves
-  the error out;
+  the error out, ``what=seeds`` has the figure of each seed;
+- ``difference``: how far the mean of ``method`` lies from that of ``against`` (after the same
+  calibrator, or after ``to``), without a sign: the rest as for ``value``;
 - ``table``: suite, and metrics, methods, calibrators, part (lists with ``;``), down, and the
   settings of the blocks to show;
 - ``claims``: how many of the papers' claims hold; ``paper=`` for one paper's table of them;
@@ -96,11 +98,8 @@ class Results:
             self.found[name] = results(self.suite(name), self.frame)
         return self.found[name]
 
-    def value(self, *, suite, method, metric, calibrator="none", part="test", what="all", **cell):
-        """One figure over seeds."""
-        from calibrant.bench.figures import number, with_error
-        from calibrant.bench.statistics import mean_of
-
+    def seeds(self, *, suite, method, metric, calibrator="none", part="test", **cell):
+        """The figure of every seed of one method in one cell."""
         found = self.of(suite)
         values = found.values(metric, calibrator=calibrator, part=part)
         fits = [
@@ -110,12 +109,36 @@ class Results:
         ]
         if len(fits) != 1:
             raise SystemExit(f"{len(fits)} figures are {method} {metric} {calibrator} {cell}")
-        mean = mean_of(list(fits[0].values()))
+        return fits[0]
+
+    def value(self, *, metric, what="all", **asked):
+        """One figure over seeds, or that of each."""
+        from calibrant.bench.figures import number, with_error
+        from calibrant.bench.statistics import mean_of
+
+        runs = self.seeds(metric=metric, **asked)
+        mean = mean_of(list(runs.values()))
+        if what == "seeds":
+            *most, last = (number(metric, runs[seed]) for seed in sorted(runs))
+            return f"{', '.join(most)} and {last}" if most else last
         return (
             number(metric, mean.mean)
             if what == "mean"
             else with_error(metric, mean.mean, mean.error)
         )
+
+    def difference(self, *, metric, method, against, calibrator="none", to=None, **asked):
+        """How far one method's mean lies from another's, or one calibrator's, without a sign."""
+        from calibrant.bench.figures import number
+        from calibrant.bench.statistics import mean_of
+
+        one, two = (
+            mean_of(
+                list(self.seeds(metric=metric, method=name, calibrator=after, **asked).values())
+            )
+            for name, after in ((method, calibrator), (against, to or calibrator))
+        )
+        return number(metric, abs(one.mean - two.mean))
 
     def table(self, *, suite, part="test", down=None, **options):
         """A table of a suite, or of some of its blocks."""
@@ -287,7 +310,7 @@ def _allowed(choice):
 
 
 USUAL = ("standard", "none")  # a recipe and an average not worth a word
-KINDS = ("value", "table", "claims", "claim", "best", "gap", "runs", "combination")
+KINDS = ("value", "difference", "table", "claims", "claim", "best", "gap", "runs", "combination")
 
 
 def _fits(found, cell, settings):

@@ -98,6 +98,27 @@ def test_the_kinds_of_numbers(script, root):
     assert read(root) == before
 
 
+def test_differences_and_single_seeds(script, root):
+    """Means apart, without a sign; by a method, or by what comes after it."""
+    of = "results:difference suite=small metric=ece"
+    marks = [
+        f"{of} method=acls against=cross_entropy",
+        f"{of} method=cross_entropy against=acls",
+        f"{of} method=acls against=acls to=temperature",
+        "results:value suite=small method=acls metric=ece what=seeds",
+    ]
+    page(root, "|".join(f"<!-- {mark} --><!-- /results -->" for mark in marks))
+    script.main(["--root", str(root)])
+    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
+    means = {name: sum(VALUES[name]) / 3 for name in ("acls", "cross_entropy")}
+    calibrated = sum(VALUES["acls", "temperature"]) / 3
+    apart = f"{100 * abs(means['acls'] - means['cross_entropy']):.2f}"
+    assert found[:2] == [apart, apart]
+    assert found[2] == f"{100 * abs(means['acls'] - calibrated):.2f}"
+    one, two, three = (f"{100 * value:.2f}" for value in VALUES["acls"])
+    assert found[3] == f"{one}, {two} and {three}"
+
+
 def test_claims_and_calibrators_are_counted(script, root, monkeypatch):
     page(
         root,
