@@ -29,6 +29,7 @@ ASKED = [
     "quick-cifar",
     "quick-meta-acc",
     "quick-papers",
+    "quick-seeds",
     "r-aurc",
     "soft-calibration",
     "acls",
