@@ -156,11 +156,25 @@ def test_unknown_suites_and_files_are_told():
         ("metrics: ece", "metrics is a list"),
         ("metrics: [3]", "found 3 in it"),
         ("where: [{if: 3, set: {lr: 1.0}}]", "`if` is a mapping"),
+        ("where: [{if: {method: cros_entropy}, set: {lr: 1.0}}]", "did you mean cross_entropy"),
+        ("where: [{if: {method: [acls]}, set: {lr: 1.0}}]", "'acls' is no method of this suite"),
+        ("tune: {settings: [{name: margin, of: [acls], values: [1]}]}", "of the loss acls, which"),
+        ("tune: {settings: [{name: recipe.alpha, values: [1]}]}", "which no method has"),
+        ("tune: {settings: [{name: lr, values: [fast]}]}", "lr"),
+        ("seeds: [0]\nseeds: [1]", "'seeds' stands twice, line 1"),
         ("claims: [a]", "is no key of a suite"),
         ("logits: [3]", "each names a file"),
     ):
         with pytest.raises(InputError, match=says):
             read("methods: {cross_entropy: {}}\n" * ("logits" not in text) + text)
+    with pytest.raises(InputError, match="methods is a mapping of names to settings"):
+        read("methods: [cross_entropy]")
+    wrong = (
+        "methods: {acls: {loss: acls}}\ntune: {settings: [{name: margn, of: [acls], values: [1]}]}"
+    )
+    with pytest.raises(InputError, match="margn"):
+        read(wrong)
+    read(wrong.replace("margn", "margin"))
 
 
 def test_every_shipped_suite_can_be_read():

@@ -365,3 +365,10 @@ def test_a_training_set_may_have_one_sample():
     value = loss(logits, torch.tensor([1]), index=torch.tensor([0]))
     assert value.item() == 0
     assert loss.history.counts[1].tolist() == [1]
+
+
+def test_rows_without_numbers_are_told_how_to_get_them():
+    """A loader that gives no numbers gives an empty tensor of them."""
+    loss = losses.get("crl", num_samples=10)
+    with pytest.raises(InputError, match="have the data set give each sample's number"):
+        loss(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64), index=torch.zeros(0).long())

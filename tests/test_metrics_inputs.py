@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import InputError, metrics
+from calibrant import InputError, calibrators, metrics
 from calibrant.metrics import measure
 from metric_cases import every_case, labels_for, rows, value
 
@@ -224,3 +224,22 @@ def test_the_registry_suggests_names_and_names_options():
         measure("ece", bins=3)
     with pytest.raises(InputError, match="vectors of one length"):
         metrics.aurc_from_scores(np.zeros(3), np.zeros(4))
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_probabilities_given_as_logits_are_told(make):
+    probs = np.random.default_rng(0).dirichlet(np.ones(4), size=50)
+    labels = np.arange(50) % 4
+    for wrong in (
+        lambda: metrics.ece(make(probs), make(labels)),
+        lambda: calibrators.get("temperature").fit(make(probs), make(labels)),
+    ):
+        with pytest.warns(UserWarning, match="say so with from_logits=False") as told:
+            wrong()
+        assert {one.filename for one in told} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics.ece(make(probs), make(labels), from_logits=False)
+        metrics.ece(make(np.log(probs)), make(labels))
+        metrics.ece(make(probs[:1]), make(labels[:1]))  # one row may sum to one by chance
+        calibrators.get("temperature", from_logits=False).fit(make(probs), make(labels))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -181,6 +182,8 @@ class TestSplit:
             (Torchvision("classifier"), "classifier.2"),
             (Torchvision("heads"), "heads.2"),
             (models.build("mlp", 3, inputs=4), "classifier"),
+            (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), "2"),
+            (nn.Sequential(OrderedDict(body=nn.Linear(4, 6), top=nn.Linear(6, 3))), "top"),
         ],
     )
     def test_finds_the_head(self, model, name):
@@ -196,9 +199,11 @@ class TestSplit:
         assert found.extractor(torch.randn(5, 4)).shape == (5, 6)
 
     def test_errors_name_what_there_is(self):
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3), nn.Flatten())
         with pytest.raises(InputError, match="found no classifier head in Sequential"):
             models.split(model)
+        with pytest.raises(InputError, match="found no classifier head in Sequential"):
+            models.split(nn.Sequential(nn.Linear(4, 3)))  # no features before it
         with pytest.raises(InputError, match=r"no module 'top'; it has: 0, 1"):
             models.split(model, head="top")
         assert models.split(model, head="1").name == "1"

@@ -68,9 +68,9 @@ class Suite:
         if found.get("tune"):
             from calibrant.bench.tune import Tuning
 
-            Tuning.of(found["tune"])
             if found.get("logits"):
                 raise InputError("tune tries settings of training: files of logits have none")
+            Tuning.of(found["tune"]).check([spec.config for _, spec in specs])
         return cls(
             name=str(found.get("name", "suite")),
             about=str(found.get("about", "")),

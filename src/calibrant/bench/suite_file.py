@@ -38,6 +38,7 @@ KEYS = (
 FORMS: dict[str, tuple[type, str]] = {
     "name": (str, "a name"),
     "about": (str, "a line of text"),
+    "methods": (dict, "a mapping of names to settings, as in `methods: {focal: {loss: focal}}`"),
     "grid": (dict, "a mapping of settings to lists of values, as in `grid: {data: [cifar10]}`"),
     "tune": (dict, "a mapping, as in `tune: {rule: ..., settings: [...]}`"),
     "metrics": (list, "a list of names, as in `metrics: [ece, nll]`"),
@@ -51,8 +52,20 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """The file's mapping."""
     import yaml
 
+    class Once(yaml.SafeLoader):
+        """A key that stands twice is an error: YAML would take the last, and say nothing."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise InputError(
+                        f"{where}: {key!r} stands twice, line {node.start_mark.line + 1} and on"
+                    )
+            return super().construct_mapping(node, deep)
+
     try:
-        found = yaml.safe_load(text)
+        found = yaml.load(text, Once)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: not YAML: {error}") from None
     if not isinstance(found, dict):
@@ -92,6 +105,9 @@ def expand(found: Mapping[str, Any]) -> Iterator[tuple[str, Spec]]:
     defaults = _settings(found.get("defaults"), "defaults")
     methods = _methods(found)
     rules = [_rule(one) for one in _list(found.get("where"), "where")]
+    for condition, _ in rules:
+        named = condition.get("method", [])
+        only_known(named if isinstance(named, list) else [named], methods, "method of this suite")
     usual = {name: found[name] for name in OF_A_RUN if name in found}
     for seed, case in itertools.product(seeds, list(_cases(found))):
         for method, own in methods.items():

@@ -26,7 +26,7 @@ from calibrant.bench.run_folder import prune
 from calibrant.bench.spec import OF_THE_MACHINE, Spec, canonical
 from calibrant.bench.store import Store
 from calibrant.bench.suite import Suite
-from calibrant.bench.suite_file import only_known
+from calibrant.bench.suite_file import check_names, only_known
 from calibrant.bench.work import Bench
 from calibrant.functional.errors import InputError, no_such
 from calibrant.training.config import Config
@@ -98,6 +98,17 @@ class Tuning:
         if metric not in errors:
             raise InputError(f"tune: metric is one of {', '.join(errors)}, found {made.metric!r}")
         return replace(made, metric=metric)
+
+    def check(self, configs: Sequence[Config]) -> None:
+        """An error for a setting that no run has, or a value that it cannot take."""
+        for one in self.settings:
+            having = [config for config in configs if one.applies(config)]
+            if not having:
+                whose = f"the loss {' or '.join(one.of)}" if one.of else "a recipe of its own"
+                raise InputError(f"tune: {one.name} is of {whose}, which no method has")
+            for config in {config.loss + config.recipe: config for config in having}.values():
+                for value in one.values:
+                    check_names(one.put(config, value))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: part of the question a choice answers."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant.functional.blocks import Array, to_tensor
+from calibrant.functional.blocks import Array, to_tensor, warn_of_probabilities
 from calibrant.functional.errors import InputError
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import accuracy_measure, nll_measure
@@ -55,6 +55,8 @@ class Calibrator(nn.Module):
         # One pass validates everything, and tells where we start from.
         nll, accuracy = compute_all([nll_measure(), accuracy_measure()], [(logits, target)], **how)
         scores, labels = rows_of(logits, target, **how)
+        if self.from_logits:
+            warn_of_probabilities(scores, stacklevel=2)
         self.num_classes_ = torch.tensor(scores.shape[1], device=scores.device)
         try:
             with torch.no_grad():

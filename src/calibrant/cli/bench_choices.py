@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -25,9 +26,11 @@ def combine_command(
     """Find the loss, recipe and calibrator of lowest ECE, beside what the papers propose.
 
     The choice is made on validation rows the calibrators were not fitted on and written down
-    in OUT before a test figure is read.
+    in OUT before a test figure is read. Heads trained on features (mac_cal_head, tst, vtst) were
+    not fitted on them, but one number of theirs was chosen there.
     """
     from calibrant.bench import Store
+    from calibrant.bench.choosing import read_choice
     from calibrant.bench.combine import choose
     from calibrant.bench.combine_report import report, verdict
 
@@ -43,6 +46,19 @@ def combine_command(
         lines = [f'"{name}": {frame.to_json(orient="records")}' for name, frame in frames.items()]
         typer.echo("{" + ", ".join(lines) + "}")
         return
+    protocols = {path.stem: (read_choice(path) or {})["protocol"] for path in paths}
     for name, frame in frames.items():
-        typer.echo(f"{name}\n{frame.to_string(index=False, float_format='{:.4f}'.format)}")
+        typer.echo(_headed(name, protocols))
+        typer.echo(frame.to_string(index=False, float_format="{:.4f}".format))
         typer.echo(f"{verdict(frame)}\n")
+
+
+def _headed(name: str, protocols: Mapping[str, Mapping[str, Any]]) -> str:
+    """A choice's name, and the settings that tell its runs from those of the others."""
+    own = protocols[name]
+    apart = [
+        f"{key} {value}"
+        for key, value in own.items()
+        if any(other.get(key) != value for other in protocols.values())
+    ]
+    return f"{name} ({', '.join(apart)})" if apart else name

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from calibrant.functional.errors import InputError
+
 
 @dataclass(frozen=True)
 class Augment:
@@ -130,6 +132,8 @@ def cutmix(
     inputs: Tensor, target: Tensor, num_classes: int, *, alpha: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """A box of another image pasted in, labels mixed by area (Yun et al. 2019); one box a batch."""
+    if inputs.ndim != 4:
+        raise InputError(f"cutmix takes images (N,C,H,W), found shape {tuple(inputs.shape)}")
     height, width = inputs.shape[2:]
     device = inputs.device
     side = (1.0 - beta_draws(alpha, 1, generator, device)).sqrt()

@@ -51,7 +51,9 @@ def conclude(
         direction = "neither"
     return Verdict(
         direction=direction,
-        headline=_headline(direction, sure, gap, confidence, accuracy, ece_high),
+        headline=_headline(
+            direction, sure, gap, confidence, accuracy, ece_high, leans=gap_low * gap_high > 0
+        ),
         sentences=(
             _how_much(gap, gap_low, gap_high, ece_low, ece_high, level),
             _how_sure(sure, p_value, num_rows),
@@ -66,13 +68,27 @@ def conclude(
 
 
 def _headline(
-    direction: str, sure: bool, gap: float, confidence: float, accuracy: float, high: float
+    direction: str,
+    sure: bool,
+    gap: float,
+    confidence: float,
+    accuracy: float,
+    high: float,
+    *,
+    leans: bool,
 ) -> str:
     if direction == "neither":
         if sure:
             return (
                 "Neither over- nor underconfident on average, but confidence and accuracy "
                 "part ways in places."
+            )
+        if leans and not sure:
+            more = "more" if gap > 0 else "less"
+            return (
+                f"Not settled: on average it is {percent(confidence)} sure and right "
+                f"{percent(accuracy)} of the time, {more} sure than chance explains, but bin by "
+                "bin chance could explain what is seen."
             )
         if high >= _COULD_HIDE:
             return (
@@ -95,13 +111,11 @@ def _how_much(
     high: float,
     level: float,
 ) -> str:
-    side = "exceeds" if gap >= 0 else "falls short of"
-    near, far = sorted((abs(gap_low), abs(gap_high)))
-    span = (
-        f"{percent(near)} to {percent(far)}"
-        if gap_low * gap_high > 0
-        else f"{percent(gap_low)} to {percent(gap_high)}"
+    # The interval is of what the words say: by how much it exceeds, or falls short.
+    side, near, far = (
+        ("exceeds", gap_low, gap_high) if gap >= 0 else ("falls short of", -gap_high, -gap_low)
     )
+    span = f"{percent(near)} to {percent(far)}"
     return (
         f"Mean confidence {side} accuracy by {percent(abs(gap))} ({level:.0%} interval {span}); "
         f"bin by bin, the true calibration error lies between {percent(low)} and {percent(high)}."

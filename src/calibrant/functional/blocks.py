@@ -29,6 +29,7 @@ _CPU_ELEMENTS_WIDE = 1 << 20
 _DEVICE_ELEMENTS = 1 << 24
 # Below this many classes a block is transposed: reducing across rows is then vectorised.
 _NARROW = 48
+_LOOKED_AT = 64  # rows, to tell probabilities given as logits
 
 
 class Block:
@@ -199,6 +200,21 @@ def to_tensor(values: Array) -> Tensor:
         # A read-only array (a memory map) is never written to here.
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)
+
+
+def warn_of_probabilities(scores: Array, *, stacklevel: int) -> None:
+    """A warning where the first rows given as logits are probabilities, by the look of them."""
+    if isinstance(scores, Tensor) and scores.device.type != "cpu":
+        return  # a look would wait for the device
+    if getattr(scores, "ndim", 0) != 2 or not len(scores) >= 2 or scores.shape[1] < 2:
+        return
+    first = to_tensor(scores[:_LOOKED_AT]).double()
+    if bool(((first >= 0).all(1) & ((first.sum(1) - 1).abs() < 1e-3)).all()):
+        warnings.warn(
+            "every row of these logits lies in [0, 1] and sums to one: if they are probabilities, "
+            "say so with from_logits=False",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def blocks(

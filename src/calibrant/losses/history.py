@@ -41,7 +41,7 @@ class CorrectnessHistory(nn.Module):
                 "a history of training samples goes with one prediction a sample: logits must "
                 f"have shape (N,K), found {tuple(input.shape)}"
             )
-        if index is None:
+        if index is None or (isinstance(index, Tensor) and not index.numel() and len(input)):
             raise InputError(
                 "this loss remembers training samples and needs to know which each row is: call "
                 f"loss(input, target, index=...) with numbers in 0..{number - 1} (have the data "

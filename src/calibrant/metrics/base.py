@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.blocks import Array, Block, blocks
+from calibrant.functional.blocks import Array, Block, blocks, warn_of_probabilities
 from calibrant.functional.errors import InputError
 
 S = TypeVar("S", bound="State")
@@ -184,6 +184,8 @@ def compute_one(
     ignore_index: int | None = None,
 ) -> Any:
     """One measure of arrays in memory: NumPy in, NumPy out; torch in, torch out."""
+    if from_logits:
+        warn_of_probabilities(preds, stacklevel=3)
     (value,) = compute_all(
         [measure], [(preds, target)], from_logits=from_logits, ignore_index=ignore_index
     )

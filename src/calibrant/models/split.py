@@ -50,7 +50,8 @@ def split(model: nn.Module, *, head: str | None = None) -> Split:
     """Feature extractor and head of any model.
 
     The head is what timm's ``get_classifier()`` gives, or the last linear layer of
-    ``classifier``, ``fc``, ``head`` or ``heads``, or the module named by ``head``.
+    ``classifier``, ``fc``, ``head`` or ``heads``, or the linear layer that ends an
+    ``nn.Sequential``, or the module named by ``head``.
     """
     name = _find(model) if head is None else head
     try:
@@ -80,6 +81,8 @@ def _find(model: nn.Module) -> str:
             last = _last_linear(part)
             if last is not None:
                 return f"{name}.{last}" if last else name
+    if isinstance(model, nn.Sequential) and len(model) > 1 and isinstance(model[-1], nn.Linear):
+        return next(reversed(model._modules))
     named = ", ".join(child for child, _ in model.named_children())
     raise InputError(
         f"found no classifier head in {type(model).__name__}; name it with head=, one of: {named}"
