@@ -71,7 +71,7 @@ def test_a_method_without_runs_says_so():
     suite = small()
     text = table(suite, frame_of(suite, {**CLEAR, "focal": [None] * 3}), "ece").to_markdown()
     assert "| focal |" not in text
-    assert "Not run yet: focal" in text
+    assert "No figures (not run yet, or failed): focal" in text
 
 
 def test_a_method_that_diverged_says_so():
@@ -82,7 +82,7 @@ def test_a_method_that_diverged_says_so():
     frame = frame_of(suite, {**CLEAR, "focal": [None] * 3, **lost})
     text = table(suite, frame, "ece").to_markdown()
     assert "Diverged: focal." in text
-    assert "Not run yet" not in text
+    assert "No figures" not in text
     (line,) = coverage(results(suite, frame))["lacking"]
     assert line.endswith("focal (2 diverged)")
 

@@ -81,7 +81,7 @@ class Block:
         lost = [name for name in names if name in self.diverged]
         names = [name for name in names if name not in self.diverged]
         told = [f"Diverged: {', '.join(lost)}."] if lost else []
-        told += [f"Not run yet: {', '.join(names)}."] if names else []
+        told += [f"No figures (not run yet, or failed): {', '.join(names)}."] if names else []
         return " ".join(told)
 
 

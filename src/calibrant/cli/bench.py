@@ -229,6 +229,12 @@ def table_command(
         part=part,
         down=down,
     )
+    if (calibrator or part != "test") and not any(block.shown for block in made.blocks):
+        asked = f"part {part!r}" + (f" after {', '.join(calibrator)}" if calibrator else "")
+        raise InputError(
+            f"{out} has no figures of {asked}: `calibrant bench status {out}` tells what was made, "
+            "and a measurement under `after:` has calibrators of its own"
+        )
     text: str = getattr(made, f"to_{form}")()
     if output is None:
         typer.echo(text.encode() if not text.endswith("\n") else text.rstrip("\n").encode())
