@@ -407,7 +407,12 @@ def test_the_table_is_what_counting_says():
     score = np.repeat([1.0, 3.0], [20, 10])
     labels = np.array([1] * 12 + [0] * 8 + [1] * 10)
     found = fit(score, labels, scaling="identity", num_levels=2, binning="mass").table()
-    assert list(found.columns) == ["level", "confidence", "rows", "accuracy", "low", "high"]
+    names = ["level", "confidence", "rows", "accuracy", "low", "high", "holds"]
+    assert list(found.columns) == names
+    assert found["holds"].tolist() == [
+        low <= said <= high
+        for said, low, high in zip(found["confidence"], found["low"], found["high"], strict=True)
+    ]
     assert found["level"].tolist() == [1, 2]
     assert found["confidence"].tolist() == pytest.approx(
         [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(-3))], abs=1e-12
@@ -471,3 +476,17 @@ def test_the_table_of_other_rows_counts_those():
 def test_levels_are_a_whole_number(num_levels):
     with pytest.raises(InputError, match="num_levels"):
         get("levels", num_levels=num_levels)
+
+
+def test_levels_that_their_own_rows_refute_are_told():
+    """Under the identity nothing is mended: what is said is what the network said."""
+    score = np.repeat([1.0, 3.0], [400, 400])  # 73% and 95% sure
+    labels = np.r_[np.arange(400) % 4 < 2, np.arange(400) % 20 < 19].astype(int)  # 50%, 95% right
+    how = {"scaling": "identity", "num_levels": 2, "binning": "mass"}
+    with pytest.warns(UserWarning, match="1 of 2 levels say what the rows"):
+        made = get("levels", **how).fit(score, labels)
+    assert made.table()["holds"].tolist() == [False, True]
+    right = np.r_[np.arange(400) % 100 < 73, np.arange(400) % 20 < 19].astype(int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        get("levels", **how).fit(score, right)

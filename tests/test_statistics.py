@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from calibrant import InputError, Predictions, bootstrap_interval, compare, evaluate, metrics
 from calibrant.evaluation.bootstrap import resample_counts
+from calibrant.evaluation.compare import Comparison, Difference
 from calibrant.evaluation.hypothesis import calibration_test
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.ranked import RankState
@@ -298,3 +301,69 @@ def test_few_rows_leave_as_much_open_as_their_accuracy_does():
     many = evaluate(Predictions.from_logits(np.vstack((rows, rows[:1])), np.zeros(30, dtype=int)))
     assert few.verdict.gap_low <= confidence - 1 + 1e-6  # of rows all alike no resample differs
     assert few.verdict.gap_high > many.verdict.gap_high
+
+
+def noisy_twins(seed, num_rows=200, num_classes=5):
+    """Two sets that are as good as each other: the same logits with noise of their own."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.normal(size=(num_rows, num_classes))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (probs.cumsum(1) < rng.random(num_rows)[:, None]).sum(1).clip(max=num_classes - 1)
+    return [
+        Predictions.from_logits(logits + 0.7 * rng.normal(size=logits.shape), labels, name=name)
+        for name in "ab"
+    ]
+
+
+def test_neither_of_two_as_good_is_said_to_be_better_calibrated():
+    """By the spread of resampled plug-in values alone a fifth of these would be."""
+    names = ["ece", "adaptive_ece", "classwise_ece"]
+    wins = np.zeros(len(names))
+    repeats = 60
+    for seed in range(repeats):
+        found = compare(*noisy_twins(seed), metrics=names, resamples=200, seed=seed)
+        wins += [found[name].winner != "neither" for name in names]
+    assert (wins / repeats <= 0.12).all(), wins
+
+
+def test_a_real_difference_in_calibration_is_shown_and_its_interval_agrees():
+    a, b = noisy_twins(0, num_rows=2000)
+    sharp = Predictions.from_logits(3 * np.asarray(b.array), b.labels, name="sharp")
+    found = compare(a, sharp)
+    for name in ("ece", "adaptive_ece", "classwise_ece"):
+        one = found[name]
+        assert one.winner == "a"
+        assert one.p_value < 0.001
+        assert (one.low > 0) == (one.p_value < 0.05)
+    assert "a is better in " in found.headline
+    for seed in range(8):
+        for one in compare(
+            *noisy_twins(seed), metrics=["ece", "classwise_ece"]
+        ).differences.values():
+            assert (one.low <= 0 <= one.high) == (one.p_value >= 0.05)
+
+
+def test_among_many_metrics_a_small_p_is_a_hint():
+    one = Difference("ece", "ECE", 0.1, 0.08, -0.02, -0.03, -0.001, 0.03, "lower")
+    same = Difference("nll", "NLL", 0.1, 0.1, 0.0, -0.1, 0.1, 0.9, "lower")
+    named = {"ece": one, "nll": same}
+    found = Comparison("a", "b", 100, named, {"confidence_level": 0.95})
+    hint = "hinted at, not shown among 2 metrics: ece; no difference is shown in nll."
+    assert found.headline == hint
+    sure = {"ece": replace(one, p_value=0.01), "nll": same}
+    assert Comparison("a", "b", 100, sure, {"confidence_level": 0.95}).headline == (
+        "b is better in ece; no difference is shown in nll."
+    )
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_rows_that_are_nearly_all_right_do_not_prove_certainty(wrong):
+    """No resample of rows that are all right holds a wrong one."""
+    logits = np.zeros((60, 3))
+    logits[:, 0] = 15.0
+    labels = np.zeros(60, dtype=int)
+    labels[:wrong] = 1
+    found = evaluate(Predictions.from_logits(logits, labels), resamples=200)
+    reach = 1 - found["accuracy"].low
+    assert found.verdict.gap_high == pytest.approx(reach, abs=1e-4)
+    assert found["ece"].high >= reach - 1e-4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from calibrant.metrics.means import accuracy_measure
 if TYPE_CHECKING:
     import pandas as pd
 
+REFUTED = 0.001  # the chance that levels which are right are said to be refuted
 # Options under which a calibrator keeps predictions, where its usual ones do not.
 KEEPING: dict[str, dict[str, Any]] = {"isotonic": {"form": "m2b"}}
 
@@ -83,10 +85,12 @@ class Levels(Calibrator):
         return self.odds_.sigmoid()
 
     def table(self, scores: Array | None = None, target: Array | None = None) -> pd.DataFrame:
-        """Each level's confidence, rows, and their accuracy with its 95% interval.
+        """Each level's confidence, rows, their accuracy with its 95% interval, and if it holds.
 
         Of the rows it was fitted on, or of those given, which are the ones that verify it: scores
-        and labels as `fit` takes them. A level without rows has no accuracy.
+        and labels as `fit` takes them. A level without rows has no accuracy. ``holds`` says
+        whether the interval has the confidence in it: of levels that are right, one in twenty has
+        not.
         """
         import numpy as np
         import pandas as pd
@@ -103,7 +107,8 @@ class Levels(Calibrator):
         low, high = wilson(share, rows, 0.95)
         found = {"level": range(1, len(rows) + 1), "confidence": self.levels_.cpu().numpy()}
         rest = {"rows": rows.astype(int), "accuracy": share, "low": low, "high": high}
-        return pd.DataFrame({**found, **rest})
+        made = pd.DataFrame({**found, **rest})
+        return made.assign(holds=made["confidence"].between(made["low"], made["high"]))
 
     def _counted(self, scores: Array, target: Array) -> tuple[Tensor, Tensor]:
         """Rows and right ones of each level, of rows as they are given."""
@@ -127,6 +132,18 @@ class Levels(Calibrator):
         least = FLOOR - math.log(logits.shape[1] - 1)  # just above 1/K
         self.odds_ = (mean.log() - rest.log()).clamp(least, -math.log(FLOOR))
         self.counts_, self.hits_ = self._tally(odds, logits.argmax(1) == target)
+        self._doubt()
+
+    def _doubt(self) -> None:
+        """A warning where the rows of the fit refute a level: g does not fit them."""
+        rows, said = self.counts_.double().cpu().numpy(), self.levels_.double().cpu().numpy()
+        low, high = wilson(self.hits_.cpu().numpy() / rows, rows, 1 - REFUTED / len(rows))
+        if wrong := int(((said < low) | (said > high)).sum()):
+            warnings.warn(
+                f"{wrong} of {len(rows)} levels say what the rows they were fitted on refute (see "
+                f"table()): {self.scaling} does not fit these rows, try another scaling=",
+                stacklevel=4,
+            )
 
     def _tally(self, odds: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Rows of each level, and those among them that are right."""

@@ -20,6 +20,7 @@ from calibrant.evaluation.bootstrap import (
 )
 from calibrant.evaluation.evaluate import Wanted, choose_measures
 from calibrant.evaluation.intervals import Plan, calibration_interval, half_samples, normal_interval
+from calibrant.evaluation.swaps import at_least, swapped_spread
 from calibrant.evaluation.value import plain
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError, first
@@ -38,7 +39,9 @@ class Difference:
     """One metric of two sets of predictions, and b − a with its paired interval.
 
     For calibration errors the difference is that of the bias-corrected values: a model
-    close to calibrated owes more of its plug-in value to chance.
+    close to calibrated owes more of its plug-in value to chance. Correcting makes them vary
+    more than the plug-in values do, so theirs must also be more than swapping the two sets'
+    rows at random brings about; the interval is widened until it says the same.
     """
 
     name: str
@@ -74,15 +77,20 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The outcome in one sentence."""
-        sides: dict[str, list[str]] = {"a": [], "b": [], "neither": []}
+        """The outcome in one sentence; what is shown is shown among so many metrics (Holm)."""
+        sides: dict[str, list[str]] = {"a": [], "b": [], "hinted": [], "neither": []}
+        shown = _shown(self.differences, 1 - self.settings["confidence_level"])
         for name, one in self.differences.items():
-            sides[one.winner].append(name)
+            sure = name in shown or one.winner == "neither"
+            sides[one.winner if sure else "hinted"].append(name)
         parts = [
             f"{who} is better in {', '.join(sides[side])}"
             for side, who in (("b", self.b), ("a", self.a))
             if sides[side]
         ]
+        if sides["hinted"]:
+            named = ", ".join(sides["hinted"])
+            parts.append(f"hinted at, not shown among {len(self.differences)} metrics: {named}")
         if sides["neither"]:
             parts.append(f"no difference is shown in {', '.join(sides['neither'])}")
         return "; ".join(parts) + "."
@@ -129,12 +137,17 @@ def compare(
     plan = Plan(confidence_level, resamples, seed)
     both = [_Side(p, measures, plan) for p in (a, b)]
     drawn = _differences(both, measures, plan, progress)
+    swapped = swapped_spread([(side.predictions, side.options) for side in both], measures, plan)
     differences = {}
     for name, one in measures.items():
         (value_a, best_a), (value_b, best_b) = (side.figures[name] for side in both)
         difference, low, high, p_value = _paired(
             one, best_b - best_a, drawn[name], confidence_level
         )
+        if name in swapped and np.isfinite(difference):
+            low, high, p_value = at_least(
+                (value_b - value_a) / swapped[name], difference, low, high, p_value
+            )
         differences[name] = Difference(
             name,
             METRICS[name].label,
@@ -247,6 +260,19 @@ def _same_rows(a: Predictions, b: Predictions) -> None:
                 f"the two must be of the same rows in the same order: {what} of {a.name} and "
                 f"{b.name} differ in {len(rows):,} rows, first {first(rows.tolist())}"
             )
+
+
+def _shown(differences: dict[str, Difference], level: float) -> set[str]:
+    """The metrics whose differences hold up among so many (Holm's correction)."""
+    tested = sorted(
+        (one.p_value, name) for name, one in differences.items() if one.better != "neither"
+    )
+    shown: set[str] = set()
+    for place, (p_value, name) in enumerate(tested):
+        if not p_value * (len(tested) - place) < level:
+            break
+        shown.add(name)
+    return shown
 
 
 def _paired(

@@ -51,7 +51,7 @@ DEFAULT_METRICS = (
     "failure_auroc",
 )
 GAP = "confidence − accuracy"  # resampled with the rest, for the verdict
-_FEW_ROWS = 30  # below which resampling says too little
+_FEW_ROWS, _FEW_OF_A_KIND = 30, 10  # below which resampling says too little
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
@@ -268,9 +268,9 @@ def _widen_for_few(
 
     A calibration error is no smaller than the gap between mean confidence and accuracy.
     """
-    count = ranks.ranked().num_rows
-    if count >= _FEW_ROWS:
+    if not _too_few(ranks):
         return
+    count = ranks.ranked().num_rows
     right = float((~ranks.joined("losses")).sum())
     confidence = float(_gap(ranks).mean()) + right / count
     low, high = wilson(np.array([right / count]), np.array([float(count)]), plan.level)
@@ -281,6 +281,12 @@ def _widen_for_few(
         if name in found:
             least, most, estimate = found[name]
             found[name] = (least, max(most, *map(abs, ends)), estimate)
+
+
+def _too_few(ranks: RankState) -> bool:
+    """Few rows, or few that are right, or wrong: no resample of none holds one."""
+    count, wrong = ranks.ranked().num_rows, int(ranks.joined("losses").sum())
+    return count < _FEW_ROWS or min(wrong, count - wrong) < _FEW_OF_A_KIND
 
 
 def _infinite(state: State) -> int:
@@ -318,7 +324,7 @@ def _verdict(
 ) -> Verdict:
     gap = found[GAP]
     num_rows = tables.ranks.ranked().num_rows
-    widest = max(map(abs, gap[:2])) if num_rows < _FEW_ROWS else 0.0
+    widest = max(map(abs, gap[:2])) if _too_few(tables.ranks) else 0.0
     cells = tables.bins.total("totals")
     drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
     error = invert(cells, binned_error, level=plan.level, **drawing)

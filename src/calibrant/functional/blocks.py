@@ -203,16 +203,16 @@ def to_tensor(values: Array) -> Tensor:
 
 
 def warn_of_probabilities(scores: Array, *, stacklevel: int) -> None:
-    """A warning where the first rows given as logits are probabilities, by the look of them."""
+    """A warning where some rows given as logits are probabilities, by the look of them."""
     if isinstance(scores, Tensor) and scores.device.type != "cpu":
         return  # a look would wait for the device
     if getattr(scores, "ndim", 0) != 2 or not len(scores) >= 2 or scores.shape[1] < 2:
         return
-    first = to_tensor(scores[:_LOOKED_AT]).double()
-    if bool(((first >= 0).all(1) & ((first.sum(1) - 1).abs() < 1e-3)).all()):
+    some = to_tensor(scores[:: max(1, len(scores) // _LOOKED_AT)]).double()
+    if bool(((some >= 0).all(1) & ((some.sum(1) - 1).abs() < 1e-3)).all()):
         warnings.warn(
-            "every row of these logits lies in [0, 1] and sums to one: if they are probabilities, "
-            "say so with from_logits=False",
+            "rows of these logits lie in [0, 1] and sum to one: if they are probabilities, say so "
+            "with from_logits=False",
             stacklevel=stacklevel + 1,
         )
 
