@@ -175,6 +175,25 @@ def test_limit_exceeded_is_code_3_and_says_which(folder):
     assert "Accuracy" in result.stdout  # a threshold adds its metric
 
 
+def test_a_limit_may_be_held_against_the_bound(folder):
+    """One that the value keeps and the worse end of its interval does not."""
+    file = folder / "named.npz"
+    asked = ("evaluate", file, "-m", "ece", "-m", "accuracy", "--resamples", "100")
+    told = json.loads(run(*asked, "--json").stdout)["figures"]
+    between = (told["ece"]["value"] + told["ece"]["high"]) / 2
+    if told["ece"]["value"] > told["ece"]["high"]:  # chance adds to the value
+        between = told["ece"]["value"] + 1e-6
+    lower = (told["accuracy"]["value"] + told["accuracy"]["low"]) / 2
+    limits = ("--fail-above", f"ece={between}", "--fail-below", f"accuracy={lower}")
+    assert run(*asked, *limits).exit_code == 0
+    held = run(*asked, *limits, "--fail-on", "bound")
+    assert held.exit_code == 3
+    assert "accuracy is at worst 0." in held.stderr
+    assert run(*asked, *limits, "--fail-on", "luck").exit_code == 2
+    without = run(*asked, *limits, "--fail-on", "bound", "--no-intervals")
+    assert (without.exit_code, "drop --no-intervals" in without.stderr) == (2, True)
+
+
 def test_limit_kept_is_code_0_and_the_limit_itself_is_kept(folder):
     held = np.load(folder / "named.npz")
     accuracy = float(metrics.accuracy(held["logits"], held["labels"]))

@@ -367,3 +367,23 @@ def test_rows_that_are_nearly_all_right_do_not_prove_certainty(wrong):
     reach = 1 - found["accuracy"].low
     assert found.verdict.gap_high == pytest.approx(reach, abs=1e-4)
     assert found["ece"].high >= reach - 1e-4
+
+
+def test_a_risk_without_errors_has_no_interval():
+    """It would be of no width, as if 60 rows had proved it."""
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    right = Predictions.from_logits(logits, logits.argmax(1))
+    found = evaluate(right, metrics=["aurc", "risk_at_coverage", "nll", "accuracy"], resamples=200)
+    assert found["aurc"].low is None
+    assert found["risk_at_coverage"].high is None
+    assert found["nll"].low < found["nll"].high
+    assert found["accuracy"].low == pytest.approx(60 / (60 + 1.96**2), abs=1e-3)
+    one = bootstrap_interval(metrics.measure("aurc"), logits, logits.argmax(1), resamples=100)
+    assert (one.low, one.high) == (-np.inf, np.inf)
+
+
+def test_one_row_says_little_whatever_the_error():
+    found = evaluate(Predictions.from_logits(np.array([[15.0, 0.0]]), np.array([0])))
+    for name in ("ece", "adaptive_ece", "ks_error", "smooth_ece"):
+        if name in found.figures:
+            assert found[name].high > 0.5, name

@@ -20,7 +20,7 @@ from calibrant.cli.console import (
     speak_plainly,
 )
 from calibrant.cli.failures import EXCEEDED, command
-from calibrant.cli.thresholds import Threshold
+from calibrant.cli.thresholds import Threshold, check_held_against
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def evaluate(
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
-            help="Exit with code 3 if the figure is above the limit: ece=0.05. The plug-in "
-            "value is compared, not its interval. Repeatable; adds the metric.",
+            help="Exit with code 3 if the figure is above the limit: ece=0.05. Repeatable; adds "
+            "the metric.",
             metavar="NAME=LIMIT",
         ),
     ] = None,
@@ -127,6 +127,14 @@ def evaluate(
             metavar="NAME=LIMIT",
         ),
     ] = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            help="What limits are held against: the plug-in value, or the bound: the worse end of "
+            "its interval, so that too few rows fail as well.",
+            metavar="value|bound",
+        ),
+    ] = "value",
     intervals: Annotated[
         bool,
         typer.Option(
@@ -140,7 +148,9 @@ def evaluate(
 ) -> None:
     """Judge predictions: a verdict, and figures with intervals."""
     if (file is None) == (example is None):
-        raise typer.BadParameter("name a FILE of predictions, or --example NAME, and not both")
+        both = ", not both" if file else ""
+        raise typer.BadParameter(f"name a FILE of predictions, or --example NAME{both}")
+    check_held_against(fail_on, intervals=intervals)
     thresholds = [Threshold.parse(text, above=True) for text in fail_above or ()]
     thresholds += [Threshold.parse(text, above=False) for text in fail_below or ()]
     metrics = _wanted(metric, thresholds)
@@ -168,7 +178,7 @@ def evaluate(
         show_evaluation(found, make_console())
     if report is not None and not quiet:
         _show_report(report, stderr=as_json)
-    _judge_thresholds(found, thresholds, quiet=quiet or as_json)
+    _judge_thresholds(found, thresholds, fail_on, quiet=quiet or as_json)
 
 
 @app.command()
@@ -326,8 +336,10 @@ def _show_report(path: Path, *, stderr: bool = False) -> None:
     make_console(stderr=stderr).print(f"\nreport: {path}", soft_wrap=True)
 
 
-def _judge_thresholds(found: Evaluation, thresholds: list[Threshold], *, quiet: bool) -> None:
-    failures = [t.failure(found[t.name].value) for t in thresholds]
+def _judge_thresholds(
+    found: Evaluation, thresholds: list[Threshold], fail_on: str, *, quiet: bool
+) -> None:
+    failures = [t.failed(found[t.name], fail_on) for t in thresholds]
     told = [failure for failure in failures if failure is not None]
     for failure in told:
         make_console(stderr=True).print(f"failed: {failure}", style="red", soft_wrap=True)

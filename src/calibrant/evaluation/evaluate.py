@@ -277,7 +277,7 @@ def _widen_for_few(
     before = found.get(GAP, (1.0, -1.0, None))  # a single row has none
     ends = min(before[0], confidence - float(high[0])), max(before[1], confidence - float(low[0]))
     found[GAP] = (*ends, None)
-    for name in ("ece", "adaptive_ece"):
+    for name in ("ece", "adaptive_ece", "ks_error", "smooth_ece", "sweep_ece"):
         if name in found:
             least, most, estimate = found[name]
             found[name] = (least, max(most, *map(abs, ends)), estimate)

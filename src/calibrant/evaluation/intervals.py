@@ -95,7 +95,8 @@ def row_intervals(
     """Percentile intervals of means of rows and of ranked rows, in one bootstrap.
 
     Accuracy is a proportion and has Wilson's interval: no resample of rows that are all
-    right holds a wrong one. A single row has no interval.
+    right holds a wrong one. What no resample changes, as a risk without errors, has none, and
+    a single row has none.
     """
     if num_rows < 2:
         return {}
@@ -110,6 +111,7 @@ def row_intervals(
         for name, values in resampled_values(measures, kept, counts).items():
             drawn[name].append(values)
     found = {name: percentiles(np.concatenate(each), plan.level) for name, each in drawn.items()}
+    found = {name: (low, high) for name, (low, high) in found.items() if low < high}
     for name, rate in proportions.items():
         low, high = wilson(np.array([rate]), np.array([float(num_rows)]), plan.level)
         found[name] = (float(low[0]), float(high[0]))
@@ -182,7 +184,8 @@ def bootstrap_interval(
     if len(preds) < 2:
         found = (-np.inf, np.inf)  # one row says nothing of its spread
     elif kept and count:
-        found = row_intervals(one, kept, int(count.total("totals")[0]), plan)[name]
+        known = row_intervals(one, kept, int(count.total("totals")[0]), plan)
+        found = known.get(name, (-np.inf, np.inf))
     else:
         take = [lambda index: (preds[index], target[index])]
         halves = half_samples(
