@@ -358,3 +358,20 @@ def test_members_of_an_ensemble_mean_what_a_run_of_theirs_does():
     assert with_former("deep_ensemble", other) == without_former("deep_ensemble", other) == other
     kept = {"members": 2, "recipe": "mac_cal", "recipe_options": {"race": False, "epochs": 3}}
     assert without_former("deep_ensemble", with_former("deep_ensemble", kept)) == kept
+
+
+def test_anchors_and_merges_are_no_keys_that_stand_twice():
+    text = """
+defaults: {epochs: 2}
+methods:
+  one:
+    loss: focal
+    recipe_options: &inner {<<: &base {alpha: 1.0}, alpha: 2.0}
+    recipe: mixup
+  two: {recipe: mixup, recipe_options: {<<: *inner}}
+  three: {recipe: mixup, recipe_options: *base}
+"""
+    found = {method: spec.config.recipe_options for method, spec in read(text).specs}
+    assert found == {"one": {"alpha": 2.0}, "two": {"alpha": 2.0}, "three": {"alpha": 1.0}}
+    with pytest.raises(InputError, match="'alpha' stands twice, line 3"):
+        read("methods:\n  one: {recipe: mixup,\n    recipe_options: {alpha: 1.0, alpha: 2.0}}")

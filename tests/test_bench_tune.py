@@ -631,6 +631,9 @@ def test_few_confidences_are_a_choice_apart(tmp_path):
     assert "The ECE of the choice, 1.60%" in told  # not of the few
     named = "With few confidences, cross_entropy, plp, then levels(num_levels=3): 0.40%"
     assert told.endswith(f"{named}.")
+    head = replace(combine.combinations(ValidationRows(store)).popitem()[1][0], calibrator="x")
+    assert replace(head, calibrator="mac_cal_head+levels(num_levels=3)").says_few
+    assert not replace(head, calibrator="mac_cal_head+temperature").says_few
     table["chance_ece"] = 0.0026
     assert combine_report.verdict(table).endswith(f"{named}, by chance 0.26%.")
 

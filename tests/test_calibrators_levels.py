@@ -490,3 +490,25 @@ def test_levels_that_their_own_rows_refute_are_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         get("levels", **how).fit(score, right)
+
+
+def test_levels_that_are_right_are_hardly_ever_doubted():
+    """Near 1 a single wrong row is no proof: the tail is that of the binomial itself."""
+    doubted = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        logits = 10 * rng.normal(size=(1000, 10))
+        labels = (logits + rng.gumbel(size=logits.shape)).argmax(1)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            get("levels", scaling="identity", binning="mass").fit(logits, labels)
+        doubted += any("refute" in str(one.message) for one in told)
+    assert doubted <= 1
+
+
+def test_a_level_without_rows_neither_holds_nor_fails():
+    logits, labels = real("validation")
+    made = fit(logits, labels, num_levels=5)
+    table = made.table(logits[:3], labels[:3])
+    assert table.loc[table["rows"] == 0, "holds"].isna().all()
+    assert table.loc[table["rows"] > 0, "holds"].notna().all()

@@ -387,3 +387,40 @@ def test_one_row_says_little_whatever_the_error():
     for name in ("ece", "adaptive_ece", "ks_error", "smooth_ece"):
         if name in found.figures:
             assert found[name].high > 0.5, name
+
+
+def test_a_metric_that_is_undefined_hides_no_other():
+    """Both NLLs are infinite: their difference is not a number, and no test."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(2000, 5))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (probs.cumsum(1) < rng.random(2000)[:, None]).sum(1).clip(max=4)
+    sharp = np.exp(3 * logits) / np.exp(3 * logits).sum(1, keepdims=True)
+    for each in (probs, sharp):
+        each[0] = np.eye(5)[(labels[0] + 1) % 5]
+    a, b = (
+        Predictions.from_probs(each, labels, name=name)
+        for each, name in ((sharp, "a"), (probs, "b"))
+    )
+    found = compare(a, b, metrics=["brier", "nll", "ece", "classwise_ece"], resamples=200)
+    assert found.headline.startswith("b is better in brier, ece, classwise_ece;")
+    assert found.shown == {"brier", "ece", "classwise_ece"}
+
+
+def test_one_metric_needs_no_correction_for_many():
+    one = Difference("nll", "NLL", 0.1, 0.2, 0.1, 0.01, 0.15, 0.077, "lower")
+    found = Comparison("a", "b", 60, {"nll": one}, {"confidence_level": 0.95})
+    assert found.headline == "a is better in nll."
+
+
+def test_intervals_of_differences_stay_within_reason():
+    """Stretched to 0 and no further, also where the plug-in values are all but equal."""
+    for seed in range(10):
+        a, b = noisy_twins(seed)
+        for one in compare(
+            a, b, metrics=["ece", "classwise_ece"], resamples=200
+        ).differences.values():
+            assert -0.5 < one.low <= 0 <= one.high < 0.5 or one.p_value < 0.05
+    row = Predictions.from_logits(np.array([[2.0, 1.0, 0.0]]), np.array([1]), name="a")
+    twice = Predictions.from_logits(2 * np.asarray(row.array), row.labels, name="b")
+    assert compare(row, twice, metrics=["ece", "classwise_ece"])["ece"].winner == "neither"

@@ -72,7 +72,7 @@ class Combination:
     @property
     def says_few(self) -> bool:
         """Whether its calibrator says few confidences."""
-        return self.calibrator.partition("(")[0] in FEW
+        return any(part.partition("(")[0] in FEW for part in self.calibrator.split("+"))
 
     def mean(self, metric: str) -> float:
         """Over seeds."""

@@ -42,7 +42,7 @@ def report(path: Path, store: Store) -> pd.DataFrame:
     assert choice is not None
     rows = rows[(rows["part"] == "test") & rows["metric"].isin((*FIGURES, BY_CHANCE))]
     seeds = sorted(int(seed) for seed in choice["plain"]["keys"])
-    others = [{"who": who, **choice[key]} for who, key, _ in OTHERS if choice[key] is not None]
+    others = [{"who": who, **choice[key]} for who, key, _ in OTHERS if choice.get(key)]
     told = [{"who": CHOSEN, **choice["chosen"]}, *others, {"who": PLAIN, **choice["plain"]}]
     enough = LEARNED * choice["plain"]["means"]["accuracy"]
     told += [

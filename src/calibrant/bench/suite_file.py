@@ -52,25 +52,31 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """The file's mapping."""
     import yaml
 
-    class Once(yaml.SafeLoader):
-        """A key that stands twice is an error: YAML would take the last, and say nothing."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-            for key in keys:
-                if keys.count(key) > 1:
-                    raise InputError(
-                        f"{where}: {key!r} stands twice, line {node.start_mark.line + 1} and on"
-                    )
-            return super().construct_mapping(node, deep)
-
     try:
-        found = yaml.load(text, Once)
+        _check_keys(yaml.compose(text, yaml.SafeLoader), where, set())
+        found = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: not YAML: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{where}: expected a suite as `key: value` lines")
     return found
+
+
+def _check_keys(node: Any, where: str, seen: set[int]) -> None:
+    """An error for a key that stands twice: YAML would take the last, and say nothing."""
+    if node is None or isinstance(node.value, str) or id(node) in seen:
+        return
+    seen.add(id(node))  # an anchor stands in several places, or in itself
+    for one in node.value:
+        for child in one if isinstance(one, tuple) else (one,):
+            _check_keys(child, where, seen)
+    pairs = [one[0] for one in node.value if isinstance(one, tuple)]
+    keys = [(key.tag, key.value) for key in pairs if isinstance(key.value, str)]
+    for tag, key in keys:
+        if keys.count((tag, key)) > 1 and not tag.endswith(":merge"):
+            raise InputError(
+                f"{where}: {key!r} stands twice, line {node.start_mark.line + 1} and on"
+            )
 
 
 def only_known(found: Iterable[Any], known: Iterable[str], kind: str) -> None:

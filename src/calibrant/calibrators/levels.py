@@ -6,6 +6,7 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,10 +90,9 @@ class Levels(Calibrator):
 
         Of the rows it was fitted on, or of those given, which are the ones that verify it: scores
         and labels as `fit` takes them. A level without rows has no accuracy. ``holds`` says
-        whether the interval has the confidence in it: of levels that are right, one in twenty has
-        not.
+        whether the interval has the confidence in it (none where there are no rows): of levels that
+        are right, one in twenty has not.
         """
-        import numpy as np
         import pandas as pd
 
         self._check_fitted()
@@ -108,7 +108,8 @@ class Levels(Calibrator):
         found = {"level": range(1, len(rows) + 1), "confidence": self.levels_.cpu().numpy()}
         rest = {"rows": rows.astype(int), "accuracy": share, "low": low, "high": high}
         made = pd.DataFrame({**found, **rest})
-        return made.assign(holds=made["confidence"].between(made["low"], made["high"]))
+        holds = made["confidence"].between(made["low"], made["high"]).astype("boolean")
+        return made.assign(holds=holds.where(made["rows"] > 0))
 
     def _counted(self, scores: Array, target: Array) -> tuple[Tensor, Tensor]:
         """Rows and right ones of each level, of rows as they are given."""
@@ -136,9 +137,13 @@ class Levels(Calibrator):
 
     def _doubt(self) -> None:
         """A warning where the rows of the fit refute a level: g does not fit them."""
-        rows, said = self.counts_.double().cpu().numpy(), self.levels_.double().cpu().numpy()
-        low, high = wilson(self.hits_.cpu().numpy() / rows, rows, 1 - REFUTED / len(rows))
-        if wrong := int(((said < low) | (said > high)).sum()):
+        from scipy.special import bdtr, bdtrc
+
+        rows, hits = self.counts_.cpu().numpy(), self.hits_.cpu().numpy()
+        said = self.levels_.double().cpu().numpy()
+        fewer, more = bdtr(hits, rows, said), bdtrc(hits - 1, rows, said)
+        more[hits == 0] = 1.0
+        if wrong := int((np.minimum(fewer, more) < REFUTED / (2 * len(rows))).sum()):
             warnings.warn(
                 f"{wrong} of {len(rows)} levels say what the rows they were fitted on refute (see "
                 f"table()): {self.scaling} does not fit these rows, try another scaling=",

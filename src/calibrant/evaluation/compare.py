@@ -40,8 +40,9 @@ class Difference:
 
     For calibration errors the difference is that of the bias-corrected values: a model
     close to calibrated owes more of its plug-in value to chance. Correcting makes them vary
-    more than the plug-in values do, so theirs must also be more than swapping the two sets'
-    rows at random brings about; the interval is widened until it says the same.
+    more than the plug-in values do, so the plug-in difference must also be more than swapping
+    the two sets' rows at random brings about (but for class-wise errors of very many scores);
+    where it is not, the interval is stretched to 0.
     """
 
     name: str
@@ -76,10 +77,33 @@ class Comparison:
         return self.differences[name]
 
     @property
+    def _tested(self) -> list[tuple[float, str]]:
+        """p-values, the smallest first, of the metrics that have a better way and a difference."""
+        return sorted(
+            (one.p_value, name)
+            for name, one in self.differences.items()
+            if one.better != "neither" and np.isfinite(one.p_value)
+        )
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """The metrics with a winner that holds up among so many (Holm's correction)."""
+        found, tested = set(), self._tested
+        for place, (p_value, name) in enumerate(tested):
+            if len(tested) > 1 and p_value * (len(tested) - place) >= self._level:
+                break
+            found.add(name)
+        return frozenset(name for name in found if self[name].winner != "neither")
+
+    @property
+    def _level(self) -> float:
+        return 1 - float(self.settings["confidence_level"])
+
+    @property
     def headline(self) -> str:
         """The outcome in one sentence; what is shown is shown among so many metrics (Holm)."""
         sides: dict[str, list[str]] = {"a": [], "b": [], "hinted": [], "neither": []}
-        shown = _shown(self.differences, 1 - self.settings["confidence_level"])
+        shown = self.shown
         for name, one in self.differences.items():
             sure = name in shown or one.winner == "neither"
             sides[one.winner if sure else "hinted"].append(name)
@@ -90,7 +114,7 @@ class Comparison:
         ]
         if sides["hinted"]:
             named = ", ".join(sides["hinted"])
-            parts.append(f"hinted at, not shown among {len(self.differences)} metrics: {named}")
+            parts.append(f"hinted at, not shown among {len(self._tested)} metrics: {named}")
         if sides["neither"]:
             parts.append(f"no difference is shown in {', '.join(sides['neither'])}")
         return "; ".join(parts) + "."
@@ -145,9 +169,8 @@ def compare(
             one, best_b - best_a, drawn[name], confidence_level
         )
         if name in swapped and np.isfinite(difference):
-            low, high, p_value = at_least(
-                (value_b - value_a) / swapped[name], difference, low, high, p_value
-            )
+            score = (value_b - value_a) / swapped[name]
+            low, high, p_value = at_least(score, low, high, p_value, confidence_level)
         differences[name] = Difference(
             name,
             METRICS[name].label,
@@ -260,19 +283,6 @@ def _same_rows(a: Predictions, b: Predictions) -> None:
                 f"the two must be of the same rows in the same order: {what} of {a.name} and "
                 f"{b.name} differ in {len(rows):,} rows, first {first(rows.tolist())}"
             )
-
-
-def _shown(differences: dict[str, Difference], level: float) -> set[str]:
-    """The metrics whose differences hold up among so many (Holm's correction)."""
-    tested = sorted(
-        (one.p_value, name) for name, one in differences.items() if one.better != "neither"
-    )
-    shown: set[str] = set()
-    for place, (p_value, name) in enumerate(tested):
-        if not p_value * (len(tested) - place) < level:
-            break
-        shown.add(name)
-    return shown
 
 
 def _paired(

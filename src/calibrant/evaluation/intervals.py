@@ -111,7 +111,11 @@ def row_intervals(
         for name, values in resampled_values(measures, kept, counts).items():
             drawn[name].append(values)
     found = {name: percentiles(np.concatenate(each), plan.level) for name, each in drawn.items()}
-    found = {name: (low, high) for name, (low, high) in found.items() if low < high}
+    found = {  # a hair's breadth is a rounding error
+        name: (low, high)
+        for name, (low, high) in found.items()
+        if high - low > 1e-12 * max(abs(low), abs(high))
+    }
     for name, rate in proportions.items():
         low, high = wilson(np.array([rate]), np.array([float(num_rows)]), plan.level)
         found[name] = (float(low[0]), float(high[0]))

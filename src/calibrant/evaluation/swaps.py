@@ -16,7 +16,8 @@ from calibrant.evaluation.intervals import Plan
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.predictions import Predictions
 
-_MOST = 300  # swaps, whose spread is what is asked for
+_MOST, _FEWER = 300, 100  # swaps, whose spread is what is asked for
+_MANY_CELLS = 2_000_000  # scores of a set, above which fewer swaps are made
 _ELEMENTS = 1 << 20  # counts at a time
 
 
@@ -25,7 +26,7 @@ def swapped_spread(
 ) -> dict[str, float]:
     """The standard deviation of the plug-in difference of calibration errors over swaps."""
     errors = {name: one for name, one in measures.items() if one.kind == "calibration"}
-    cells = sum(int(np.prod(predictions.scores.shape)) for predictions, _ in sides)
+    cells = max(int(np.prod(predictions.scores.shape)) for predictions, _ in sides)
     kept = kept_states(errors, classes=cells <= MOST_CELLS)
     if not kept:
         return {}
@@ -40,7 +41,7 @@ def swapped_spread(
     states = {name: shared[state.options()] for name, state in kept.items()}
     generator = np.random.default_rng(plan.seed)
     found: dict[str, list[Any]] = {name: [] for name in states}
-    draws = min(affordable(2 * rows, plan.resamples), _MOST)
+    draws = min(affordable(2 * rows, plan.resamples), _MOST if cells < _MANY_CELLS else _FEWER)
     step = max(1, min(draws, _ELEMENTS // (2 * rows)))
     for begin in range(0, draws, step):
         stay = generator.integers(0, 2, size=(min(step, draws - begin), rows), dtype=np.int64)
@@ -55,18 +56,16 @@ def swapped_spread(
 
 
 def at_least(
-    score: float, difference: float, low: float, high: float, p_value: float
+    score: float, low: float, high: float, p_value: float, level: float
 ) -> tuple[float, float, float]:
-    """(low, high, p-value) no surer than a score of so many standard deviations allows."""
-    from scipy.special import ndtr, ndtri
+    """(low, high, p-value) that show no difference where a score from swaps shows none.
 
-    p_swapped = float(2 * ndtr(-abs(score)))
-    if not p_swapped > p_value:
-        return low, high, p_value
-    # As wide as the interval of a normal value whose p-value this is.
-    wider = float(ndtri(max(p_value, 1e-300) / 2)) / min(float(ndtri(p_swapped / 2)), -1e-6)
-    return (
-        difference - wider * (difference - low),
-        difference + wider * (high - difference),
-        p_swapped,
-    )
+    The interval is then stretched to 0 and no further: how uncertain the difference is, the
+    resampled rows tell.
+    """
+    from scipy.special import ndtr
+
+    p_value = max(p_value, float(2 * ndtr(-abs(score))))
+    if p_value >= 1 - level:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return low, high, p_value

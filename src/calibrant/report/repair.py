@@ -77,7 +77,10 @@ def repair(
         )
         for name, one in comparison.differences.items()
     ]
-    headline, tone = _headline(changes)
+    # Of so many metrics one may differ by chance: the headline has what holds up among them.
+    names = list(comparison.differences)
+    sure = [one for one, name in zip(changes, names, strict=True) if name in comparison.shown]
+    headline, tone = _headline(sure)
     return Repair(paragraphs, changes, headline, tone, words.level(comparison.settings), True)
 
 
