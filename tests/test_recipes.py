@@ -375,7 +375,7 @@ class TestBalCAL:
         assert simplex.abs().max() <= 1.0001
 
     def test_needs_a_linear_classifier(self, splits):
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Identity())
         with pytest.raises(InputError, match="no classifier head"):
             make_job(config("balcal"), splits, net)
 
@@ -477,10 +477,12 @@ class TestStageTwo:
     def test_a_head_said_by_name(self, name, splits, tmp_path):
         def user():
             torch.manual_seed(0)
-            return nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10))
+            layers = nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10)
+            return nn.Sequential(*layers, nn.Identity())
 
         with pytest.raises(InputError, match="found no classifier head"):  # before any epoch
             make_job(config(name), splits, user())
+        make_job(config(name), splits, user()[:-1])  # one that ends in it is found
         how = config(name, head="3")
         run = train(how, tmp_path / "run", data=splits, network=user())
         assert run.outcome["figures"]["test_accuracy"] > 0.5
