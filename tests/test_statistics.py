@@ -12,6 +12,8 @@ from calibrant import InputError, Predictions, bootstrap_interval, compare, eval
 from calibrant.evaluation.bootstrap import resample_counts
 from calibrant.evaluation.compare import Comparison, Difference
 from calibrant.evaluation.hypothesis import calibration_test
+from calibrant.evaluation.intervals import Plan
+from calibrant.evaluation.swaps import swapped_spread
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.ranked import RankState
 
@@ -424,3 +426,36 @@ def test_intervals_of_differences_stay_within_reason():
     row = Predictions.from_logits(np.array([[2.0, 1.0, 0.0]]), np.array([1]), name="a")
     twice = Predictions.from_logits(2 * np.asarray(row.array), row.labels, name="b")
     assert compare(row, twice, metrics=["ece", "classwise_ece"])["ece"].winner == "neither"
+
+
+def test_swaps_are_of_the_same_rows_of_both_sets():
+    """One swap after another, by hand: row i of one set against row i of the other."""
+    a, b = noisy_twins(3, num_rows=120)
+    labels = np.asarray(a.labels).copy()
+    labels[::7] = -1  # rows that do not count
+    sides = [
+        Predictions.from_logits(np.asarray(one.array), labels, ignore_index=-1, name=one.name)
+        for one in (a, b)
+    ]
+    named = ("ece", "adaptive_ece", "classwise_ece")
+    measures = {name: metrics.measure(name) for name in named}
+    options = {"from_logits": True, "ignore_index": -1}
+    found = swapped_spread([(one, options) for one in sides], measures, Plan(resamples=100, seed=5))
+    kept = labels != -1
+    left, right = (np.asarray(one.array)[kept] for one in sides)
+    stay = np.random.default_rng(5).integers(0, 2, size=(100, kept.sum()), dtype=np.int64)
+    for name in named:
+        function = getattr(metrics, name)
+        differences = [
+            float(function(np.where(line, right, left), labels[kept]))
+            - float(function(np.where(line, left, right), labels[kept]))
+            for line in stay.astype(bool)[:, :, None]
+        ]
+        assert found[name] == pytest.approx(np.std(differences), rel=1e-9), name
+
+
+def test_two_sets_that_leave_out_other_rows_are_not_compared():
+    a, b = noisy_twins(0)
+    other = Predictions.from_logits(np.asarray(b.array), b.labels, ignore_index=2, name="b")
+    with pytest.raises(InputError, match="ignore_index is None of a and 2 of b"):
+        compare(a, other)

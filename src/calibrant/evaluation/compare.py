@@ -273,6 +273,11 @@ def _same_rows(a: Predictions, b: Predictions) -> None:
             f"{tuple(a.labels.shape)} and {a.num_classes} classes, {b.name} has "
             f"{tuple(b.labels.shape)} and {b.num_classes}"
         )
+    if a.ignore_index != b.ignore_index:
+        raise InputError(
+            f"the two must leave out the same rows: ignore_index is {a.ignore_index} of {a.name} "
+            f"and {b.ignore_index} of {b.name}"
+        )
     pairs = [("labels", np.asarray(a.labels), np.asarray(b.labels))]
     if a.ids is not None and b.ids is not None:
         pairs.insert(0, ("sample ids", np.asarray(a.ids), np.asarray(b.ids)))
