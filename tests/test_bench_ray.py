@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from bench_cases import tiny
-from calibrant.bench import Store, run_suite
+from bench_cases import TINY, tiny
+from calibrant.bench import Store, Suite, plugins, run_suite
 from calibrant.bench.locking import read_note
 from calibrant.bench.work import Bench
 
@@ -37,6 +37,25 @@ def _paths():
 
     source = os.path.dirname(os.path.dirname(calibrant.__file__))
     return [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+def test_workers_have_the_suites_plugins(cluster, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from calibrant import losses\nfrom calibrant.bench import register\n\n\n"
+        "@register.loss\nclass Mine(losses.Brier):\n    name = 'mine'\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        TINY.format(seeds=[0], epochs=1, keep="rows").replace("brier}", "mine}")
+        + "plugins: [mine.py]\n"
+    )
+    suite = Suite.read(tmp_path / "own.yaml")
+    (tmp_path / "mine.py").unlink()  # they are given what was read
+    try:
+        summary = run_suite(suite, tmp_path / "out", on="ray")
+    finally:
+        plugins.forget()
+    assert summary.done == [spec.key for spec in suite.runs]
+    assert set(Store(tmp_path / "out" / "store").frame()["loss"]) == {"cross_entropy", "mine"}
 
 
 def test_a_lost_workers_run_is_made_again(cluster, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
+from calibrant.bench import plugins
 from calibrant.bench.measure import AFTER
 from calibrant.bench.suite import Suite
 from calibrant.bench.suite_file import KEYS
@@ -33,6 +34,18 @@ def test_its_suite_and_its_tuning_are_read():
     tuned = Suite.parse(FILES[0].replace("acls(margin=6)", "focal+sb_ece") + FILES[1])
     assert len(tuned.tune["settings"]) == 3
     assert set(yaml.safe_load(FILES[1])) == {"tune"}
+
+
+def test_its_method_of_ones_own_is_registered(tmp_path):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.M | re.S)
+    (tmp_path / "my_methods.py").write_text(code)
+    (tmp_path / "mine.yaml").write_text(FILES[2])
+    try:
+        suite = Suite.read(tmp_path / "mine.yaml")
+        assert suite.methods == ("cross_entropy", "mean_gap")
+        assert [one.name for one in suite.plugins] == ["my_methods.py"]
+    finally:
+        plugins.forget()
 
 
 def test_its_commands_and_options_are_there():

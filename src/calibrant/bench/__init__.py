@@ -1,5 +1,6 @@
 """Bench: many runs from one suite file, resumable, into one results store."""
 
+from calibrant.bench import register
 from calibrant.bench.loading import splits_of
 from calibrant.bench.rows import SCHEMA, Row, make_row
 from calibrant.bench.runner import Summary, run_specs, run_suite
@@ -19,6 +20,7 @@ __all__ = [
     "Table",
     "available",
     "make_row",
+    "register",
     "run_specs",
     "run_suite",
     "splits_of",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from calibrant.bench.costs import Cost
     from calibrant.bench.suite import Suite
+    from calibrant.training.config import Config
 
 USUAL = ("data", "model")
 # Asked before the others when data and model do not tell runs apart.
@@ -47,9 +48,8 @@ class Results:
         found: dict[str, list[tuple[str, Cell, int]]] = {}
         keys: dict[tuple[str, Cell, int], str] = {}
         for method, spec in self.suite.specs:
-            config = spec.config.to_dict()
-            cell = tuple(_plain(config[name]) for name in self.by)
-            entry = (method, cell, int(config["seed"]))
+            cell = self.cell_of(spec.config)
+            entry = (method, cell, spec.config.seed)
             if keys.setdefault(entry, spec.key) != spec.key:
                 raise InputError(
                     f"{self.suite.name} has two runs of {method} with seed {entry[2]} in "
@@ -194,6 +194,11 @@ class Results:
     def setting(self, cell: Cell, name: str) -> Any:
         """A setting that all runs of a cell share."""
         return self._settings[cell][name]
+
+    def cell_of(self, config: Config) -> Cell:
+        """The cell that runs of these settings are in."""
+        settings = config.to_dict()
+        return tuple(_plain(settings[name]) for name in self.by)
 
     def name_of(self, cell: Cell) -> str:
         """A cell in words: ``cifar10, resnet18``."""

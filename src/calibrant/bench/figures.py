@@ -70,6 +70,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "sweep_ece": {"order": 2},
     "temperature": {"objective": "nll"},
 }
+_SOURCE = re.compile(r"\(source=s[0-9a-f]{8}\)|,source=s[0-9a-f]{8}|source=s[0-9a-f]{8},")
 _CALL = re.compile(r"^\s*\w+\s*\(.*\)\s*$", re.S)
 
 
@@ -104,6 +105,15 @@ def canonical(text: str) -> str:
     return spell(name, kept)
 
 
+def without_source(text: str) -> str:
+    """A calibrator or metric as people call it: which source of a plugin it is of, is left out.
+
+    >>> without_source("half(factor=0.25,source=s2d1f6e50)")
+    'half(factor=0.25)'
+    """
+    return _SOURCE.sub("", text) if "source=" in text else text
+
+
 def higher_is_better(metric: str) -> bool | None:
     """Whether more is better; None where neither is, as for a fitted parameter."""
     from calibrant.metrics.registry import METRICS, measure
@@ -119,7 +129,7 @@ def label(metric: str) -> str:
     """A short human name: ``ECE``, ``Adaptive ECE (order=2)``."""
     from calibrant.metrics.registry import METRICS
 
-    name, options = parts_of(metric)
+    name, options = parts_of(without_source(metric))
     if name in SHORT:
         text = SHORT[name]
     elif name in OTHERS:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from calibrant.bench.register import checked_source
 from calibrant.bench.texts import parse, spelled
 from calibrant.metrics import measure
 from calibrant.metrics.base import Measure, compute_all
@@ -72,7 +73,7 @@ def figures(predictions: Predictions, metrics: Sequence[str] | None = None) -> d
 @lru_cache(maxsize=256)
 def _measure(text: str) -> Measure:
     name, options = parse(text)
-    return measure(name, **options)
+    return measure(name, **checked_source(name, options))
 
 
 def told(

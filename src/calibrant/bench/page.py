@@ -10,10 +10,12 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant._version import __version__
+from calibrant.bench import chosen as tuned
 from calibrant.bench import claim_writers
 from calibrant.bench.cells import Results, results
 from calibrant.bench.chapters import chapters
@@ -89,9 +91,15 @@ def render(
         version=__version__,
         coverage=coverage(found),
         tables=[
-            {"title": one.title, "lead": one.lead, "html": Markup(one.table.to_html())}
+            # What was tuned is told once, in a chapter of its own.
+            {
+                "title": one.title,
+                "lead": one.lead,
+                "html": Markup(replace(one.table, chosen=()).to_html()),
+            }
             for one in chapters(suite, frame, found)
         ],
+        chosen=Markup(tuned.html(told)) if (told := tuned.lines(found, suite.methods)) else "",
         claims=Markup(claim_writers.html(outcomes)) if outcomes else "",
         pictures=[(title, embedded(svg)) for title, svg in (pictures or {}).items()],
         machines=", ".join(sorted({str(one) for one in found.rows["machine"].unique()})),

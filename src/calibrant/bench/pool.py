@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench import plugins
 from calibrant.bench.spec import Spec
 from calibrant.bench.work import Bench, Tell, work
 
@@ -44,6 +45,7 @@ def run_pool(
             "out": str(bench.out),
             "threads": each,
             "limit": limit,
+            "plugins": plugins.loaded(),
         }
     )
     left = {one.key for one in specs}
@@ -175,6 +177,7 @@ def _member(task: str, words: Connection) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     found = json.loads(task)
     torch.set_num_threads(found["threads"])
+    plugins.take(found["plugins"])  # before specs are made: keys tell of them
     tell({"event": "ready"})
     specs = [Spec.of(one) for one in found["specs"]]
     try:

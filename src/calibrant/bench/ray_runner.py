@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench import plugins
 from calibrant.bench.spec import Spec
 from calibrant.bench.work import Bench, Tell, attempt
 from calibrant.functional.errors import InputError
@@ -58,13 +59,14 @@ def _hand_out(
         num_gpus=min(1.0, room.get("GPU", 0) / at_once),
         max_retries=RETRIES,
     )(_make_one)
+    own = plugins.loaded()
     waiting = list(specs)
     running: dict[Any, Spec] = {}
     while waiting or running:
         late = limit is not None and time.time() >= limit
         while waiting and len(running) < at_once and not late:
             spec = waiting.pop(0)
-            running[make.remote(spec.to_dict(), str(bench.out), threads)] = spec
+            running[make.remote(spec.to_dict(), str(bench.out), threads, own)] = spec
         if not running:
             return  # the time is up
         ended, _ = ray.wait(list(running), timeout=1.0)
@@ -83,11 +85,14 @@ def _hand_out(
                 time.sleep(0.2)
 
 
-def _make_one(found: dict[str, Any], out: str, threads: int) -> tuple[str, list[dict[str, Any]]]:
+def _make_one(
+    found: dict[str, Any], out: str, threads: int, own: list[dict[str, Any]]
+) -> tuple[str, list[dict[str, Any]]]:
     """In a process of Ray's, which it keeps, and with it the libraries and the data."""
     import torch
 
     torch.set_num_threads(threads)
+    plugins.take(own)
     events: list[dict[str, Any]] = []
     bench = Bench(Path(out))
 

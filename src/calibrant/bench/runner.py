@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench import plugins
 from calibrant.bench.locking import locked
 from calibrant.bench.pooled import are_there, held_out
 from calibrant.bench.spec import LATE, Spec, distinct
@@ -59,6 +60,8 @@ def run_suite(
     chosen = replace(suite, specs=suite.chosen(only, seeds))
     if not chosen.specs:
         raise InputError(f"no run of suite {suite.name} is of that method, setting and seed")
+    for one in (suite, *beside):
+        plugins.check_current(one.plugins)
     _put_down(suite, Path(out))
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     made: list[Summary] = []
@@ -176,6 +179,7 @@ def _put_down(suite: Suite, out: Path) -> None:
     """Leave the suite in the folder, for whoever looks at it; several may begin at once."""
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".suite.lock", wait=True):
+        plugins.put_down(suite.plugins, suite.folder, out)
         write_whole(out / "suite.yaml", suite.text.encode())
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from calibrant.bench.register import sources_of
 from calibrant.functional.errors import InputError
 from calibrant.training.config import Config
 
@@ -191,6 +192,8 @@ def key_of(config: Config, *, logits: str | None = None) -> str:
     told: dict[str, Any] = {"format": FORMAT, "settings": settings}
     if logits is not None:
         told["logits"] = logits
+    elif sources := sources_of(config):  # of plugins it is trained with, whatever its names say
+        told["plugins"] = sources
     return hashlib.sha256(canonical(told).encode()).hexdigest()[:16]
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.beside import Source, sources
+from calibrant.bench.chosen import Choice
+from calibrant.bench.plugins import Plugin, load
 from calibrant.bench.spec import Spec, distinct
 from calibrant.bench.suite_file import KEYS, check_forms, expand, only_known, parse
 from calibrant.functional.errors import InputError, no_such
@@ -31,13 +33,17 @@ class Suite:
     tune: dict[str, Any] = field(default_factory=dict)
     text: str = ""  # the file, as it was read
     found: dict[str, Any] = field(default_factory=dict)  # the file's own keys and values
+    plugins: tuple[Plugin, ...] = ()
+    folder: Path = Path()  # that their paths are taken from
+    choices: tuple[Choice, ...] = ()  # what `tune` came to, where it has been
 
     @classmethod
     def read(cls, name_or_path: str | os.PathLike[str]) -> Suite:
-        """From a file, or a shipped suite by name."""
+        """From a file, or a shipped suite by name. Plugins that it names are run."""
         path = Path(name_or_path)
         if path.is_file():
-            return cls.parse(path.read_text(encoding="utf-8"), where=str(path))
+            text = path.read_text(encoding="utf-8")
+            return cls.parse(text, where=str(path), folder=path.parent)
         if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
             raise InputError(f"{path}: there is no such file")
         shipped = SHIPPED / f"{path.name}.yaml"
@@ -46,18 +52,19 @@ class Suite:
         return cls.parse(shipped.read_text(encoding="utf-8"), where=path.name)
 
     @classmethod
-    def parse(cls, text: str, *, where: str = "suite") -> Suite:
-        """From the text of such a file."""
+    def parse(cls, text: str, *, where: str = "suite", folder: Path | None = None) -> Suite:
+        """From the text of such a file, and the folder that paths of plugins are taken from."""
         found = parse(text, where)
         try:
-            return cls._of(found, text)
+            return cls._of(found, text, folder or Path())
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
 
     @classmethod
-    def _of(cls, found: dict[str, Any], text: str) -> Suite:
+    def _of(cls, found: dict[str, Any], text: str, folder: Path) -> Suite:
         only_known(found, KEYS, "key of a suite")
         check_forms(found)
+        plugins = load(found.get("plugins") or (), folder)
         specs = tuple(expand(found))
         names = {method for method, _ in specs}
         baseline = found.get("baseline")
@@ -81,6 +88,8 @@ class Suite:
             tune=dict(found.get("tune") or {}),
             text=text,
             found=found,
+            plugins=plugins,
+            folder=folder,
         )
 
     @cached_property

@@ -13,12 +13,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from calibrant.bench.spec import KEEPS, LATE, Spec, canonical
+from calibrant.bench.texts import with_sources
 from calibrant.functional.errors import InputError, no_such
 from calibrant.training.config import Config
 
 KEYS = (
     "name",
     "about",
+    "plugins",
     "defaults",
     "grid",
     "cases",
@@ -38,6 +40,7 @@ KEYS = (
 FORMS: dict[str, tuple[type, str]] = {
     "name": (str, "a name"),
     "about": (str, "a line of text"),
+    "plugins": (list, "a list of files or modules, as in `plugins: [my_methods.py]`"),
     "methods": (dict, "a mapping of names to settings, as in `methods: {focal: {loss: focal}}`"),
     "grid": (dict, "a mapping of settings to lists of values, as in `grid: {data: [cifar10]}`"),
     "tune": (dict, "a mapping, as in `tune: {rule: ..., settings: [...]}`"),
@@ -176,12 +179,26 @@ def _rule(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _holds(condition: Mapping[str, Any], settings: Mapping[str, Any], method: str) -> bool:
     """Whether each setting is the one named, or one of those named."""
+    recipe, options = _recipe(settings)
+    seen = {**settings, "method": method, "recipe": recipe, "recipe_options": options}
     for name, value in condition.items():
-        is_list = isinstance(value, list)
-        have = method if name == "method" else settings.get(name, _default(name))
-        if have not in (value if is_list else [value]):
+        wanted = value if isinstance(value, list) else [value]
+        if name == "recipe":  # by name alone, or with just these options
+            texts = [_recipe({"recipe": one}) for one in wanted]
+            if all(one not in ((recipe, {}), (recipe, options)) for one in texts):
+                return False
+        elif seen.get(name, _default(name)) not in wanted:
             return False
     return True
+
+
+def _recipe(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A recipe's name and its options, those in its text among them."""
+    from calibrant.training.recipes.texts import whole
+
+    named = str(settings.get("recipe", _default("recipe")))
+    options = settings.get("recipe_options") or {}
+    return whole(named, options) if isinstance(options, dict) else (named, {})
 
 
 @lru_cache
@@ -223,7 +240,7 @@ def _after(found: Any) -> tuple[str, str]:
     if isinstance(found, dict) and len(found) == 1:
         ((name, options),) = found.items()
         if options is None or isinstance(options, dict):
-            return str(name), canonical(options or {})
+            return str(name), canonical(with_sources(options or {}))
     raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {found!r}")
 
 
@@ -257,6 +274,12 @@ def _check_names(data: str, model: str, loss: str, recipe: str, options: str) ->
         warnings.simplefilter("ignore")  # a loss that warns of its options does so when trained
         losses.get(loss, num_samples=2)
     recipes.get(recipe, **json.loads(options))
+
+
+def forget_checks() -> None:
+    """Look at every name anew: others may be known by now."""
+    for one in (_check_names, _check_after, _calibrators):
+        one.cache_clear()
 
 
 def _check_data(name: str) -> None:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell
-from calibrant.bench.figures import heading
+from calibrant.bench.chosen import Line
+from calibrant.bench.figures import heading, without_source
 from calibrant.bench.published import Figure
 
 
@@ -53,7 +54,8 @@ class Column:
     @property
     def heading(self) -> str:
         """Its name, unit and better way, the calibrator, and the part where it must be said."""
-        after = "" if self.calibrator == "none" else f", after {self.calibrator}"
+        plain = without_source(self.calibrator)
+        after = "" if plain == "none" else f", after {plain}"
         after += f", {in_words(self.part)}" if self.says_part else ""
         text = heading(self.metric)
         arrow = text[-1] if text[-1] in "↑↓" else ""
@@ -72,12 +74,13 @@ class Block:
     @property
     def shown(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
         """The rows that have a figure, ours or published."""
-        return tuple((name, entries) for name, entries in self.rows if _has_any(entries))
+        found = [(name, entries) for name, entries in self.rows if _has_any(entries)]
+        return tuple((without_source(name), entries) for name, entries in found)
 
     @property
     def waiting(self) -> str:
         """In words, the rows that have none."""
-        names = [name for name, entries in self.rows if not _has_any(entries)]
+        names = [without_source(name) for name, entries in self.rows if not _has_any(entries)]
         lost = [name for name in names if name in self.diverged]
         names = [name for name in names if name not in self.diverged]
         told = [f"Diverged: {', '.join(lost)}."] if lost else []
@@ -97,6 +100,7 @@ class Table:
     baseline: str | None
     parts: tuple[str, ...] = ("test",)
     method: str | None = None  # whose calibrators the rows are
+    chosen: tuple[Line, ...] = ()  # what was tuned
 
     @property
     def sources(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from calibrant.bench import statistics
+from calibrant.bench import chosen, statistics
 from calibrant.bench.figures import number, with_error
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def markdown(table: Table) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", block.waiting] if block.waiting and block.shown else [block.waiting]
         lines += [""] if block.waiting else []
-    return "\n".join([*lines, _legend(table), ""])
+    told = ["", *chosen.markdown(table.chosen)] if table.chosen else [""]
+    return "\n".join([*lines, _legend(table), *told])
 
 
 def latex(table: Table) -> str:
@@ -88,7 +89,8 @@ def latex(table: Table) -> str:
             cells = [escape_latex(name), *_cells(table, entries, shown, escape_latex)]
             lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, f"% {_legend(table)}", ""])
+    told = [_legend(table), *(chosen.comments(table.chosen) if table.chosen else ())]
+    return "\n".join([*lines, *(f"% {one}" for one in told), ""])
 
 
 def html(table: Table) -> str:
@@ -120,7 +122,8 @@ def html(table: Table) -> str:
             f'<thead><tr><th scope="col">{table.down}</th>{heads}</tr></thead>\n'
             f"<tbody>\n{rows}</tbody></table></div>{waiting}"
         )
-    return "\n".join([*parts, f'<p class="legend-line">{escape(_legend(table))}</p>'])
+    parts.append(f'<p class="legend-line">{escape(_legend(table))}</p>')
+    return "\n".join([*parts, *([chosen.html(table.chosen)] if table.chosen else ())])
 
 
 def comma_separated(table: Table) -> str:
@@ -131,7 +134,8 @@ def comma_separated(table: Table) -> str:
     names += ["best", "tied"]
     against = ["difference", "difference_low", "difference_high", "p", "p_holm"]
     papers = ["published", "published_error", "paper", "table", "paper_data", "paper_model"]
-    writer.writerow([*table.by, "method", *names, *against, *papers])
+    tuned = chosen.COLUMNS if table.chosen else ()
+    writer.writerow([*table.by, "method", *names, *against, *papers, *tuned])
     for block in table.blocks:
         for name, entries in block.rows:
             for column, entry in zip(table.columns, entries, strict=True):
@@ -159,6 +163,7 @@ def comma_separated(table: Table) -> str:
                         *seen,
                         entry.p,
                         *theirs,
+                        *(chosen.cells(table.chosen, block.cell, method) if tuned else ()),
                     ]
                 )
     return sink.getvalue()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.bench import statistics
 from calibrant.bench.cells import Cell, Results, Runs, results
+from calibrant.bench.chosen import lines
 from calibrant.bench.figures import (
     canonical,
     check_metric,
@@ -81,6 +82,7 @@ def table(
         baseline=_baseline(suite, down, [name for block in blocks for name, _ in block.rows]),
         parts=tuple(parts),
         method=names[0] if down == "calibrator" else None,
+        chosen=lines(found, names),
     )
 
 

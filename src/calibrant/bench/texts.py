@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from calibrant.bench import register
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS, get, kind_of
 from calibrant.functional.errors import InputError
@@ -24,6 +25,7 @@ DENSE = ("temperature", "ensemble_temperature", "local_temperature")  # of milli
 # Asked for by name: came after the runs that say argmax_preserving.
 BY_NAME_ONLY = ("levels",)
 _WORD = re.compile(r"[A-Za-z_]\w*$")
+_WORDS = re.compile(r"[A-Za-z_]\w*")
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -52,7 +54,13 @@ def _value(option: ast.keyword) -> Any:
 
 
 def spell(name: str, options: Mapping[str, Any]) -> str:
-    """The one way a method is written in results: options by name, no spaces."""
+    """The one way a method is written in results: options by name, no spaces.
+
+    One of a plugin is written with its source: figures of another are not its own.
+    """
+    source = register.source_of(name)
+    if source is not None:
+        options = {register.SOURCE: source, **options}
     if not options:
         return name
     return f"{name}({','.join(f'{key}={_spelled(options[key])}' for key in sorted(options))})"
@@ -71,9 +79,28 @@ def spelled(text: str) -> str:
     return spell(*parse(text))
 
 
+def with_sources(value: Any) -> Any:
+    """Options of a measurement, calibrators and metrics of plugins in them spelled the one way."""
+    if isinstance(value, dict):
+        return {key: with_sources(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [with_sources(one) for one in value]
+    if isinstance(value, str) and any(map(register.source_of, _WORDS.findall(value))):
+        return "+".join(_own_spelled(part) for part in value.split("+", 1))
+    return value
+
+
+def _own_spelled(text: str) -> str:
+    try:
+        return spelled(text) if register.source_of(parse(text)[0]) else text
+    except InputError:  # it is no method: whoever has the option says what is wrong
+        return text
+
+
 def make(text: str) -> Calibrator:
     """A fresh calibrator; options that are not its own are its objective's."""
     name, options = parse(text)
+    options = register.checked_source(name, options)
     options.pop("on", None)  # which rows it is fitted on: not its own concern
     own = inspect.signature(kind_of(name)).parameters
     extra = {key: options.pop(key) for key in list(options) if key not in own}
@@ -107,7 +134,11 @@ def keeping(*, dense: bool = False) -> tuple[str, ...]:
     if dense:
         return DENSE
     left_out = ("identity", *BY_NAME_ONLY)
-    names = [name for name in CALIBRATORS if name not in left_out and _keeps(name)]
+    names = [
+        name
+        for name in CALIBRATORS
+        if name not in left_out and register.source_of(name) is None and _keeps(name)
+    ]
     return (*names, *FORMS)
 
 

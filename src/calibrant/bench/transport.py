@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tarfile
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -127,7 +128,7 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
             failed[fits[1]] = content
         elif fits := _CHOICE.fullmatch(name):
             counts["choices"] += _take_choice(bench.out / "choices" / fits[1], content)
-        elif name == _SUITE and not (bench.out / _SUITE).exists():
+        elif name == _SUITE and not (bench.out / _SUITE).exists() and _is_safe(content):
             bench.out.mkdir(parents=True, exist_ok=True)
             write_whole(bench.out / _SUITE, content)
     for key, files in runs.items():
@@ -138,6 +139,23 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, content)
             counts["failed"] += 1
+
+
+def _is_safe(suite: bytes) -> bool:
+    """Whether reading a suite runs no code: else looking at results of others would."""
+    from calibrant.bench.suite_file import parse
+
+    try:
+        named = parse(suite.decode(), _SUITE).get("plugins")
+    except (InputError, UnicodeDecodeError):
+        return True  # it cannot be read at all
+    if named:
+        warnings.warn(
+            f"the suite there has plugins ({named}), which are code: it is not taken. Name your "
+            "own with --suite to look at its results",
+            stacklevel=4,
+        )
+    return not named
 
 
 def _take_choice(path: Path, content: bytes) -> bool:

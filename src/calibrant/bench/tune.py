@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.choosing import ValidationRows, choice_path, put_down, read_choice
+from calibrant.bench.chosen import Choice
 from calibrant.bench.figures import higher_is_better
 from calibrant.bench.judging import USUAL, checked
 from calibrant.bench.locking import locked
 from calibrant.bench.loss_texts import has_term, with_option
+from calibrant.bench.register import sources_of
 from calibrant.bench.run_folder import prune
 from calibrant.bench.spec import OF_THE_MACHINE, Spec, canonical
 from calibrant.bench.store import Store
@@ -204,7 +206,14 @@ class _Search:
         self.config = specs[0].config
         self.left = [one for one in tuning.settings if one.applies(self.config)]
         self.steps: list[dict[str, Any]] = []
-        question = {"tune": tuning.to_dict(), "method": self.method, "run": json.loads(group[1])}
+        question: dict[str, Any] = {
+            "tune": tuning.to_dict(),
+            "method": self.method,
+            "run": json.loads(group[1]),
+        }
+        tried = [one.put(self.config, value) for one in self.left for value in one.values]
+        if own := sorted({one for config in (self.config, *tried) for one in sources_of(config)}):
+            question["plugins"] = own  # another source is another question
         self.path = choice_path(out, f"{suite.name}-{self.method}", question)
         self.question = question
         written = read_choice(self.path)
@@ -299,7 +308,7 @@ def _result_settings(config: Config) -> dict[str, Any]:
     return {key: found[key] for key in found if key != "seed" and key not in OF_THE_MACHINE}
 
 
-def _chosen(suite: Suite, searches: Iterable[_Search]) -> Suite:
+def _chosen(suite: Suite, searches: Sequence[_Search]) -> Suite:
     """The suite's runs in their order, each with its group's choice."""
     replaced = {
         (search.method, old.key): new
@@ -311,7 +320,13 @@ def _chosen(suite: Suite, searches: Iterable[_Search]) -> Suite:
         for method, spec in suite.specs
         if (method, spec.key) in replaced
     )
-    return replace(suite, specs=specs, tune={})
+    tune = Tuning.of(suite.tune).to_dict()
+    choices = tuple(
+        Choice.of(search.method, search.config, tune, written["candidates"])
+        for search in searches
+        if (written := read_choice(search.path)) is not None
+    )
+    return replace(suite, specs=specs, tune={}, choices=choices)
 
 
 def _setting(found: Any) -> Setting:

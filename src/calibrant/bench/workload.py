@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calibrant.bench.register import OWN, Name
 from calibrant.data.splits import long_tail_counts
 from calibrant.models.registry import MODELS, build
 
@@ -52,7 +53,8 @@ def work_of(settings: Mapping[str, Any]) -> int | None:
     roughly: deep and thin networks and small batches keep a card less busy.
     """
     images = images_of(settings)
-    if images is None or settings["model"] not in MODELS:
+    model = settings["model"]
+    if images is None or model not in MODELS or Name("model", model) in OWN:
         return None
     options = json.dumps(settings["model_options"], sort_keys=True)
     each = _multiply_adds(settings["model"], settings["data"], options)

@@ -33,7 +33,9 @@ def combine_command(
     from calibrant.bench.choosing import read_choice
     from calibrant.bench.combine import choose
     from calibrant.bench.combine_report import report, verdict
+    from calibrant.bench.plugins import load_of
 
+    load_of(out)  # results may name losses of theirs
     store = Store(store_of(out))
     paths = choose(out, accuracy_lost=accuracy_lost, store=store)
     if not paths:

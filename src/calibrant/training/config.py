@@ -35,7 +35,7 @@ class Config:
     model: str = "mlp"
     model_options: dict[str, Any] = field(default_factory=dict)
     loss: str = "cross_entropy"  # as `calibrant.losses.get` reads it
-    recipe: str = "standard"
+    recipe: str = "standard"  # or with options, mixup(alpha=0.4), which are put where they belong
     recipe_options: dict[str, Any] = field(default_factory=dict)
     head: str | None = None  # the name of the network's classifier, where it is not found by itself
 
@@ -76,6 +76,12 @@ class Config:
             object.__setattr__(
                 self, one.name, _typed(one.name, getattr(self, one.name), hints[one.name])
             )
+        if "(" in f"{self.recipe}{self.recipe_options.get('recipe')}":
+            from calibrant.training.recipes.texts import whole
+
+            recipe, options = whole(self.recipe, self.recipe_options)
+            object.__setattr__(self, "recipe", recipe)
+            object.__setattr__(self, "recipe_options", options)
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(
@@ -125,8 +131,10 @@ class Config:
         return cls.of(found)
 
     def changed(self, **settings: Any) -> Config:
-        """The same with some settings changed."""
-        Config.of(settings)
+        """The same with some settings changed; a recipe's text brings all its options along."""
+        found = Config.of(settings)
+        if "(" in settings.get("recipe", ""):
+            settings |= {"recipe": found.recipe, "recipe_options": found.recipe_options}
         return replace(self, **settings)
 
     def to_dict(self) -> dict[str, Any]:
