@@ -648,6 +648,13 @@ def test_the_same_runs_in_two_suites_are_told_once():
     assert [one.suite for one in both] == ["first", "second"]
 
 
+def test_a_suite_with_some_of_the_seeds_of_another_has_no_outcome_of_its_own():
+    three, more = small(name="three"), small(name="more", seeds="0, 1, 2, 3, 4")
+    frame = frame_of(more, {name: [*values, *values[:2]] for name, values in AHEAD.items()})
+    both = judge([claim(BETTER, suites=("more", "three"))], frame, [three, more])
+    assert [(one.suite, one.pairs) for one in both] == [("more", 5)]
+
+
 def test_suites_of_one_protocol_are_judged_as_one():
     whole = small()
     pieces = [

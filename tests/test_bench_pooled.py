@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 
 import numpy as np
@@ -226,6 +227,27 @@ def test_tables_show_what_was_fitted_on_all(made):
     assert found.own_calibrators == ("none", NAME)
 
 
+def test_a_run_is_pooled_with_few_seeds_and_with_many_under_two_names(made, tmp_path):
+    """The same runs: what three gave stays, and two give what they would alone."""
+    suite, out, *_ = made
+    copied = tmp_path / "copy"
+    shutil.copytree(out, copied)
+    text = TEXT.replace("seeds: [0, 1, 2]\n", "seeds: [0, 1]\n").replace(
+        "{pooled: {seeds: [0, 1, 2]", "{pooled: {named: two, seeds: [0, 1]"
+    )
+    before = [value(copied, spec, "test", "nll") for _, spec in suite.specs]
+    pair = Suite.parse(text)
+    assert not run_suite(pair, copied).failed
+    assert [value(copied, spec, "test", "nll") for _, spec in suite.specs] == before
+    (_, first), (_, second) = pair.specs
+    parts = [logits_of(copied, spec, "validation") for spec in (first, second)]
+    logits, labels = logits_of(copied, first, "test")
+    frame = Store(copied / "store").frame()
+    mine = frame[frame["calibrator"].eq("temperature(on=two)") & frame["key"].eq(first.key)]
+    (found,) = mine.loc[mine["part"].eq("test") & mine["metric"].eq("nll"), "value"]
+    assert found == pytest.approx(naive_nll(logits, labels, naive_temperature(parts)), abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -235,6 +257,7 @@ def test_tables_show_what_was_fitted_on_all(made):
         (("{pooled: {seeds: [0, 1, 2], ", "{pooled: {"), "several seeds"),
         (("calibrators: [temperature]", "calibrators: [temprature]"), "temperature"),
         (("{pooled: {seeds", "{pooled: {sedes"), "sedes"),
+        (("{pooled: {seeds", "{pooled: {named: a b, seeds"), "named is a word"),
     ],
 )
 def test_what_cannot_be_pooled_is_told_before_the_first_run(change, words):

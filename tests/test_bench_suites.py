@@ -50,6 +50,7 @@ ASKED = [
     "quick-tune",
     "combinations",
     "pooled",
+    "pooled-seven",
     "headline",
     "class-scaling-long-tail",
     "class-scaling-other",

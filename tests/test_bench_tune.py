@@ -545,6 +545,21 @@ def test_runs_that_hold_out_their_own_rows_are_candidates_beside_those_that_shar
     assert len(choice["candidates"]) == 8 + 1
 
 
+def test_more_seeds_of_cross_entropy_alone_leave_nothing_else_out(tmp_path):
+    store = Store(tmp_path / "store")
+    runs_of(store, FIGURES)
+    more = {("cross_entropy", "standard"): {"none": (0.99, 0.1, 0.0)}}  # would rule all others out
+    runs_of(store, more, seeds=(3, 4))
+    runs_of(store, {("focal", "standard"): {"none": (0.92, 0.2, 0.001)}}, seeds=(3, 4))
+    (path,) = combine.choose(tmp_path)
+    choice = read_choice(path)
+    assert choice is not None
+    assert choice["chosen"]["settings"]["recipe"] == "mixup"
+    assert sorted(choice["plain"]["keys"]) == ["0", "1", "2"]
+    assert choice["plain"]["means"]["accuracy"] == pytest.approx(0.93 * 1.001)
+    assert set(combine_report.report(path, store)["seeds"]) == {3}
+
+
 @pytest.mark.parametrize("split", [lambda seed: 7, lambda seed: seed])
 def test_every_seed_counts_whichever_rows_are_held_out(tmp_path, split):
     store = Store(tmp_path / "store")

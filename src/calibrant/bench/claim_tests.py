@@ -76,10 +76,11 @@ class Outcome:
 
     @property
     def evidence(self) -> frozenset[tuple[object, ...]]:
-        """The figures it rests on: two suites may have the same runs."""
+        """The figures it rests on, seed by seed: two suites may have the same runs."""
         return frozenset(
-            (one.cell, one.left, one.right, one.metric, *one.gains.items())
+            (one.cell, one.left, one.right, one.metric, *gain)
             for one in self.comparisons
+            for gain in one.gains.items()
         )
 
     @property

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ class Combination:
         """Over seeds."""
         return mean_of(list(getattr(self, metric).values())).mean
 
+    def of(self, seeds: Collection[int]) -> Combination:
+        """With these seeds alone."""
+        kept: dict[str, Any] = {
+            name: {seed: one for seed, one in getattr(self, name).items() if seed in seeds}
+            for name in ("keys", "accuracy", "nll", "ece")
+        }
+        return replace(self, **kept)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the means."""
         return {**asdict(self), "means": {name: self.mean(name) for name in FIGURES}}
@@ -104,7 +113,7 @@ def combinations(view: ValidationRows) -> dict[str, list[Combination]]:
             one.keys[seed] = row["key"]
             for metric in FIGURES:
                 getattr(one, metric)[seed] = float(row[metric])
-    return {protocol: _apart(group) for protocol, group in found.items()}
+    return {protocol: _evened(_apart(group)) for protocol, group in found.items()}
 
 
 def _apart(group: Mapping[tuple[str, str, Any], Combination]) -> list[Combination]:
@@ -117,6 +126,18 @@ def _apart(group: Mapping[tuple[str, str, Any], Combination]) -> list[Combinatio
         if not any(one.keys.items() <= other.keys.items() for other in same):
             same.append(one)
     return [one for same in kept.values() for one in same]
+
+
+def _evened(found: list[Combination]) -> list[Combination]:
+    """With those seeds of plain cross-entropy that most others were made with as well.
+
+    Others need every seed of it to be chosen: more of it alone, made for another question, would
+    leave them out.
+    """
+    others = [one for one in found if not one.is_plain]
+    often = Counter(seed for one in others for seed in one.keys)
+    shared = {seed for seed, times in often.items() if 2 * times > len(others)}
+    return [one.of(shared) if one.is_plain and shared & one.keys.keys() else one for one in found]
 
 
 def _is_fair(calibrator: str) -> bool:

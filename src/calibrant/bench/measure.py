@@ -240,6 +240,11 @@ def _check_precision(precision: str) -> None:
         raise no_such("precision", precision, PRECISIONS)
 
 
+def _check_named(named: Any) -> None:
+    if not isinstance(named, str) or not named.isidentifier():
+        raise InputError(f"named is a word that figures are told apart by, found {named!r}")
+
+
 # What is wrong with an option's value is said before the first run.
 PRECISIONS = ("fp32", "bf16")
 CHECKS: dict[str, Callable[[Any], object]] = {
@@ -249,4 +254,5 @@ CHECKS: dict[str, Callable[[Any], object]] = {
     "precision": _check_precision,
     "metrics": checked,
     "names": checked,
+    "named": _check_named,
 }

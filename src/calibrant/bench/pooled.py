@@ -28,7 +28,7 @@ from calibrant.predictions import Predictions
 from calibrant.training.config import Config
 from calibrant.training.run import Run
 
-ON = "pooled"  # as in temperature(on=pooled): the name of its figures
+NAMED = "pooled"  # as in temperature(on=pooled): the name of its figures
 
 
 def family(config: Config, seeds: Sequence[int]) -> list[Config]:
@@ -56,9 +56,15 @@ def held_out(folder: Path) -> Path:
 
 
 def pooled(
-    subject: Parts, *, seeds: Sequence[int], calibrators: Sequence[str] = ("temperature",)
+    subject: Parts,
+    *,
+    seeds: Sequence[int],
+    calibrators: Sequence[str] = ("temperature",),
+    named: str = NAMED,
 ) -> Iterator[Figure]:
     """Figures of the run's rows after calibrators fitted on the held-out rows of all seeds.
+
+    They are ``named`` apart where a run is pooled more than once, with few seeds and with many.
 
     Also those of its own held-out rows that the calibrator was not fitted on, each half of them
     by one fitted on the other half and on the other runs' rows, without the images that are
@@ -78,7 +84,7 @@ def pooled(
         return beside.take(np.flatnonzero(~np.isin(theirs, mine[rows])))
 
     for text in texts.expanded(calibrators):
-        name = called(text)
+        name = called(text, named)
         subject.allows(text)
         if needs_whole(text) and not all(is_whole(one) for _, one in siblings):
             raise InputError(
@@ -97,7 +103,7 @@ def _images(config: Config) -> npt.NDArray[np.str_]:
     return np.array([sha256(one.numpy().tobytes()).hexdigest() for one in images])
 
 
-def called(text: str) -> str:
+def called(text: str, named: str = NAMED) -> str:
     """What the figures of such a calibrator are named after.
 
     >>> called("temperature(objective=sb_ece)")
@@ -106,7 +112,7 @@ def called(text: str) -> str:
     name, options = texts.parse(text)
     if "on" in options:
         raise InputError(f"pooled says itself which rows calibrators are fitted on, found {text!r}")
-    return texts.spell(name, {**options, "on": ON})
+    return texts.spell(name, {**options, "on": named})
 
 
 def are_there(run: Path, options: dict[str, Any]) -> bool:

@@ -68,11 +68,12 @@ def names_of(name: str, options: dict[str, Any]) -> list[str]:
     ['mac_cal_head(gamma=0.9)', 'mac_cal_head(gamma=0.9)+temperature']
     """
     if name == "pooled":
+        from calibrant.bench.pooled import NAMED
         from calibrant.bench.pooled import called as pooled
 
-        return [
-            pooled(text) for text in texts.expanded(options.get("calibrators", ("temperature",)))
-        ]
+        named = options.get("named", NAMED)
+        every = texts.expanded(options.get("calibrators", ("temperature",)))
+        return [pooled(text, named) for text in every]
     if name not in RECIPES:  # such as shift: by those it is told to look at
         return list(texts.expanded(options.get("calibrators", ()))) if name in BY_NAME else []
     called = texts.spell(name, {key: one for key, one in options.items() if key not in OPTIONS})
