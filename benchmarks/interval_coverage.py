@@ -1,6 +1,10 @@
-"""Does the 95% interval of ECE hold the truth 95 times in 100? Simulated, truth in closed form.
+"""Do intervals hold the truth, and are alarms rarely false? Simulated, with known truths.
 
     python benchmarks/interval_coverage.py --write benchmarks/COVERAGE.md
+    python benchmarks/interval_coverage.py --part groups --write benchmarks/COVERAGE.md
+
+Each part is a section of the file; ``--part`` makes one again and leaves the others. The part
+``ece`` is here, the others are in coverage_parts.py.
 
 Confidences are 0.55 + 0.45·Beta(3, 1). A prediction of confidence c is right with chance
 c − g(c). Where the gap g keeps one sign, the true ECE is E|g| whatever the bins; where it
@@ -10,7 +14,8 @@ changes sign only at edges of the 15 bins, likewise.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +24,7 @@ from calibrant import bootstrap_interval, metrics
 from calibrant.evaluation.hypothesis import calibration_test
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.ranked import RankState
+from coverage_parts import compare_part, coverage_at_risk_part, groups_part
 
 LOW, WIDTH = 0.55, 0.45
 
@@ -79,38 +85,69 @@ def one_cell(num_rows: int, gap: Callable, truth: float, trials: int, naive: int
     ]
 
 
+def ece_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
+    """The 95% interval of ECE, and the test of "calibrated"."""
+    naive = min(trials, 100)
+    words = (
+        f"{trials:,} data sets a line (± one standard error), 15 equal-width bins, 1,000 resamples "
+        f"an interval; the plain percentile bootstrap on the first {naive} of them with 200 "
+        "resamples. The truth is known in closed form. The last column is the share of data sets "
+        'on which the hypothesis "calibrated" is rejected at 5%: the false-alarm rate in the first '
+        "two lines, the power in the others."
+    )
+
+    def lines() -> Iterator[list[str]]:
+        yield [
+            *("model", "rows", "true ECE", "covers", "percentile bootstrap covers", "mean width"),
+            *("mean plug-in", "mean corrected", "test rejects at 5%"),
+        ]
+        for name, (gap, truth) in MODELS.items():
+            for num_rows in (500, 10_000):
+                yield [name, *one_cell(num_rows, gap, truth, trials, naive)]
+
+    return "The 95% interval of ECE", words, lines()
+
+
+PARTS = {
+    "ece": ece_part,
+    "coverage_at_risk": coverage_at_risk_part,
+    "groups": groups_part,
+    "compare": compare_part,
+}
+TITLE = "# How often intervals hold the truth, and alarms are false"
+MADE_BY = (
+    "Made by `python benchmarks/interval_coverage.py --write benchmarks/COVERAGE.md` (`--part` "
+    "makes one section, `--trials` says of how many sets)."
+)
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a file by their headings."""
+    parts = re.split(r"^## (.*)\n", text.replace(MADE_BY, ""), flags=re.M)
+    return {heading: body.strip() for heading, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--naive", type=int, default=100)
+    parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    head = ["model", "rows", "true ECE", "covers", "percentile bootstrap covers", "mean width"]
-    head += ["mean plug-in", "mean corrected", "test rejects at 5%"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name, (gap, truth) in MODELS.items():
-        for num_rows in (500, 10_000):
-            cells = one_cell(num_rows, gap, truth, options.trials, options.naive)
-            lines.append("| " + " | ".join([name, *cells]) + " |")
-            print(lines[-1], flush=True)
-    text = "\n".join(
-        [
-            "# Coverage of the 95% interval of ECE",
-            "",
-            f"Simulated: {options.trials:,} data sets a line (± one standard error), 15 "
-            "equal-width bins, 1,000 resamples an interval; the plain percentile bootstrap on the "
-            f"first {options.naive} of them with 200 resamples. The truth is known in closed form. "
-            'The last column is the share of data sets on which the hypothesis "calibrated" is '
-            "rejected at 5%: the false-alarm rate in the first two lines, the power in the others.",
-            "",
-            *lines,
-            "",
-            "Made by `python benchmarks/interval_coverage.py --write benchmarks/COVERAGE.md`.",
-            "",
-        ]
-    )
+    made = {}
+    for name in options.part or PARTS:
+        heading, words, lines = PARTS[name](options.trials)
+        table = []
+        for line in lines:
+            table.append("| " + " | ".join(line) + " |")
+            print(table[-1], flush=True)
+        table.insert(1, "|" + "---|" * (table[0].count("|") - 1))
+        made[heading] = "\n".join([words, "", *table])
     if options.write:
-        options.write.write_text(text)
+        before = sections(options.write.read_text()) if options.write.exists() else {}
+        order = [make(1)[0] for make in PARTS.values()]
+        found = {**before, **made}
+        bodies = [f"## {each}\n\n{found[each]}\n" for each in order if each in found]
+        options.write.write_text("\n".join([TITLE, "", *bodies, MADE_BY, ""]))
 
 
 if __name__ == "__main__":

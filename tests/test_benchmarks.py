@@ -100,3 +100,26 @@ def test_calibrators_of_dense_predictions_are_judged(tmp_path, monkeypatch):
     held_out = [float(row[4].split("±")[0]) for row in rows[2:]]
     assert held_out[1] <= held_out[0]
     assert held_out[3] <= held_out[1] + 1e-4
+
+
+def test_one_part_of_the_coverage_file_is_made_again_and_the_others_stay(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import interval_coverage
+
+    written = (BENCHMARKS / "COVERAGE.md").read_text(encoding="utf-8")
+    headings = [make(1)[0] for make in interval_coverage.PARTS.values()]
+    assert list(interval_coverage.sections(written)) == headings
+
+    def part(trials):
+        return headings[1], f"{trials} sets.", iter([["model", "covers"], ["one", "95%"]])
+
+    page = tmp_path / "COVERAGE.md"
+    page.write_text(written, encoding="utf-8")
+    monkeypatch.setitem(interval_coverage.PARTS, "coverage_at_risk", part)
+    arguments = ["--part", "coverage_at_risk", "--trials", "7", "--write", str(page)]
+    monkeypatch.setattr(sys, "argv", ["interval_coverage.py", *arguments])
+    interval_coverage.main()
+    before = interval_coverage.sections(written)
+    after = interval_coverage.sections(page.read_text(encoding="utf-8"))
+    before[headings[1]] = "7 sets.\n\n| model | covers |\n|---|---|\n| one | 95% |"
+    assert after == before

@@ -132,6 +132,8 @@ def test_bare_array_needs_to_be_told_what_it_holds(folder):
         (["named.npz", "--fail-below", "ece=0.9"], "use --fail-above ece=0.9"),
         (["named.npz", "--report", "."], "is a folder"),
         (["named.npz", "--report", "truth.npy/r.html"], "is not a folder"),
+        (["named.npz", "--report", "report.pdf"], "end its name with .html or .htm, found .pdf"),
+        (["named.npz", "--report", "report"], "end its name with .html or .htm, found no ending"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(folder, monkeypatch, arguments, said):
@@ -211,7 +213,7 @@ def test_an_undefined_figure_fails_its_threshold():
 
 
 def test_report_is_written_in_a_new_folder_and_named(folder, tmp_path):
-    path = tmp_path / "new" / "folder" / "report.page"
+    path = tmp_path / "new" / "folder" / "report.HTM"
     result = run("evaluate", folder / "named.npz", "-m", "ece", "--report", path, *FAST)
     assert result.exit_code == 0
     assert f"report: {path}" in result.stdout

@@ -184,6 +184,8 @@ def stand_in(probs, labels, *, names=None, name="stand-in", num_bins=15):
         class_names=names,
         figures={f.name: f for f in figures},
         verdict=verdict,
+        groups=None,
+        warnings=(),
         bins=bins,
         mass_bins=bin_table(confidence, correct, edges),
         classes=classes,

@@ -32,6 +32,7 @@ from calibrant.calibrators import Calibrator
 from calibrant.calibrators.rank import apply
 from calibrant.calibrators.select import Choice, calibrate
 from calibrant.evaluation import Comparison, Evaluation, compare, evaluate
+from calibrant.functional.threads import one_thread
 from calibrant.predictions import Predictions, example, examples
 from calibrant.report import Alternatives, words, write
 
@@ -217,15 +218,10 @@ def _larger_network(folder: Path, seed: int, say: Callable[[str], None]) -> Path
 @contextmanager
 def _reproducible(seed: int) -> Iterator[None]:
     """Randomness that follows from the seed on any number of cores, and leaves the caller's be."""
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    # More threads add in another order, and for layers this small they only cost time.
+    with torch.random.fork_rng(devices=[]), one_thread():
         torch.default_generator.manual_seed(seed)
-        # More threads add in another order, and for layers this small they only cost time.
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+        yield
 
 
 def _share_right(network: nn.Module, images: Tensor, labels: Tensor) -> float:

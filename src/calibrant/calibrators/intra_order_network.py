@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calibrant.functional.errors import InputError
+from calibrant.functional.threads import one_thread
 
 LEAST = 1e-2  # of a multiplier: gaps never close
 ONE = 0.5413248546129181  # softplus of it is 1
@@ -52,6 +53,7 @@ def mapped(ordered: Tensor, inputs: Tensor, layers: Layers, beta: Tensor) -> Ten
     return -beta * torch.cat((zero, first, rest), dim=1)
 
 
+@one_thread()
 def fit_network(
     logits: Tensor, target: Tensor, beta: float, *, depth: int, hidden: Sequence[int], seed: int
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calibrant._version import __version__
 from calibrant.cli.console import (
+    echo_json,
     make_console,
+    metric_records,
     show_comparison,
     show_evaluation,
     show_metrics,
     speak_plainly,
 )
 from calibrant.cli.failures import EXCEEDED, command
+from calibrant.cli.files import check_report, read, show_report, write_report
+from calibrant.cli.options import (
+    AsJson,
+    Bins,
+    Ignored,
+    Labels,
+    Metrics,
+    Quiet,
+    Resamples,
+    Scores,
+    Seed,
+)
 from calibrant.cli.thresholds import Threshold, check_held_against
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.evaluation import Evaluation
-    from calibrant.predictions import Predictions
+
+__all__ = ["AsJson", "Quiet", "app", "main"]
 
 app = typer.Typer(
     name="calibrant",
@@ -46,40 +58,6 @@ def main() -> None:
     """Run the command line."""
     speak_plainly()
     app()
-
-
-Scores = Annotated[
-    bool | None,
-    typer.Option(
-        "--logits/--probs",
-        help="What a bare array holds. Files whose own names say need neither.",
-        show_default=False,
-    ),
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option(help="File of labels, where FILE holds none.", metavar="FILE"),
-]
-Ignored = Annotated[
-    int | None, typer.Option(help="Leave out rows with this label, such as -100.", metavar="N")
-]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        "-m",
-        help="A metric to compute, in place of the usual ones; repeat it for more. "
-        "`calibrant metrics` lists them.",
-        metavar="NAME",
-    ),
-]
-Bins = Annotated[int, typer.Option(min=1, help="Bins of every binned metric.", metavar="N")]
-Resamples = Annotated[
-    int, typer.Option(min=100, help="Resampled sets behind the intervals.", metavar="N")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.", metavar="N")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")]
 
 
 @app.command()
@@ -111,6 +89,18 @@ def evaluate(
     report: Annotated[
         Path | None,
         typer.Option(help="Write the report, one HTML file, here.", metavar="OUT.html"),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Judge every group of rows as well: a .csv, .parquet, .arrow, .feather, .npy or "
+            ".npz file with the group (sensor, site, ...) of each row, in the order of FILE.",
+            metavar="FILE",
+        ),
+    ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(help="Its column, where the file has several.", metavar="NAME"),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
@@ -155,14 +145,19 @@ def evaluate(
     thresholds += [Threshold.parse(text, above=False) for text in fail_below or ()]
     metrics = _wanted(metric, thresholds)
     if report is not None:
-        _check_report(report)
+        check_report(report)
+    if group_column is not None and groups is None:
+        raise InputError("--group-column is of the file of --groups: name one")
 
     from calibrant.evaluation import evaluate as judge
+    from calibrant.evaluation import read_groups
 
     source = Path(f"example:{example}") if file is None else file
+    grouped = None if groups is None else read_groups(groups, group_column)
     predictions = read(source, logits, labels, ignore_index, quiet=quiet)
     found = judge(
         predictions,
+        groups=grouped,
         metrics=metrics,
         num_bins=num_bins,
         intervals=intervals,
@@ -171,13 +166,13 @@ def evaluate(
         progress=not quiet,
     )
     if report is not None:
-        _write_report(found, predictions, report)
+        write_report(found, predictions, report)
     if as_json:
-        typer.echo(found.to_json().encode())  # JSON is UTF-8, whatever the terminal is
+        echo_json(found.to_dict())
     elif not quiet:
         show_evaluation(found, make_console())
     if report is not None and not quiet:
-        _show_report(report, stderr=as_json)
+        show_report(report, stderr=as_json)
     _judge_thresholds(found, thresholds, fail_on, quiet=quiet or as_json)
 
 
@@ -216,16 +211,19 @@ def compare(
         progress=True,
     )
     if as_json:
-        typer.echo(found.to_json().encode())
+        echo_json(found.to_dict())
     else:
         show_comparison(found, make_console())
 
 
 @app.command()
 @command
-def metrics() -> None:
+def metrics(as_json: AsJson = False) -> None:
     """List every metric, with a line on what it says."""
-    show_metrics(make_console())
+    if as_json:
+        echo_json(metric_records())
+    else:
+        show_metrics(make_console())
 
 
 @app.command()
@@ -241,7 +239,7 @@ def demo(
     from calibrant.demo import run_demo
 
     path = run_demo(output, seed=seed, quiet=quiet)
-    _show_report(path)
+    show_report(path)
 
 
 def _show_version(asked: bool) -> None:
@@ -278,62 +276,6 @@ def _checked(metric: list[str] | None) -> list[str]:
     for name in names:
         measure(name)
     return names
-
-
-KINDS: dict[bool | None, Literal["logits", "probs"]] = {True: "logits", False: "probs"}
-
-
-def read(
-    file: Path,
-    logits: bool | None,
-    labels: Path | None,
-    ignore_index: int | None,
-    *,
-    quiet: bool = False,
-) -> Predictions:
-    """Predictions of a file, as the options say."""
-    from calibrant.predictions import Predictions
-
-    with _waiting(f"reading {file}", quiet=quiet):
-        return Predictions.read(
-            file, labels=labels, kind=KINDS.get(logits), ignore_index=ignore_index
-        )
-
-
-@contextmanager
-def _waiting(doing: str, *, quiet: bool) -> Iterator[None]:
-    """Say what is being done, on a terminal, while it is being done."""
-    console = make_console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(doing):
-        yield
-
-
-def _check_report(path: Path) -> None:
-    """Fail before the work, where it can be known that the report has no place to go."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the report a file name in it")
-    nearest = next(folder for folder in path.absolute().parents if folder.exists())
-    if not nearest.is_dir():
-        raise InputError(f"{path}: the report cannot be written: {nearest} is not a folder")
-    if not os.access(nearest, os.W_OK):
-        raise InputError(f"{path}: the report cannot be written: no permission in {nearest}")
-
-
-def _write_report(evaluation: Evaluation, predictions: Predictions, path: Path) -> None:
-    from calibrant.report import write
-
-    try:
-        write(evaluation, path, predictions=predictions)
-    except OSError as error:
-        told = error.strerror or error
-        raise InputError(f"{path}: the report cannot be written: {told}") from error
-
-
-def _show_report(path: Path, *, stderr: bool = False) -> None:
-    make_console(stderr=stderr).print(f"\nreport: {path}", soft_wrap=True)
 
 
 def _judge_thresholds(

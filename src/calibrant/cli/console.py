@@ -61,6 +61,17 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
+def echo_json(value: object) -> None:
+    """Print JSON, and nothing else: UTF-8, whatever the terminal is; undefined values are null."""
+    import json
+
+    import typer
+
+    from calibrant.evaluation.value import plain
+
+    typer.echo(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False).encode())
+
+
 def show_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Print a verdict, the figures with their intervals, and what to know about them."""
     console.print(_subject(evaluation), style="dim")
@@ -69,6 +80,10 @@ def show_evaluation(evaluation: Evaluation, console: Console) -> None:
     console.print(figure_table(evaluation, narrow=console.width < _NARROW))
     for line in _footnotes(evaluation):
         console.print(line, style="dim")
+    if evaluation.groups is not None:
+        from calibrant.cli.group_table import show_groups
+
+        show_groups(evaluation.groups, console)
 
 
 def figure_table(evaluation: Evaluation, *, narrow: bool = False) -> Table:
@@ -78,7 +93,7 @@ def figure_table(evaluation: Evaluation, *, narrow: bool = False) -> Table:
     figures = evaluation.figures.values()
     bounded = any(figure.low is not None for figure in figures)
     corrected = any(figure.corrected is not None for figure in figures)
-    table = _table()
+    table = make_table()
     if not narrow:
         table.add_column("figure")
     table.add_column("name", style="cyan", no_wrap=True)
@@ -116,7 +131,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     console.print()
     console.print(comparison.headline, style="bold")
     console.print()
-    table = _table()
+    table = make_table()
     table.add_column("name", style="cyan", no_wrap=True)
     for heading in ("A", "B", "B − A", f"{words.level(comparison.settings)} interval"):
         table.add_column(heading, justify="right", style="bold" if heading == "B − A" else "")
@@ -139,7 +154,7 @@ def show_choice(choice: Choice, console: Console) -> None:
     """Print which calibrator was chosen, why, and the candidates."""
     console.print(choice.explanation, style="bold")
     console.print()
-    table = _table()
+    table = make_table()
     table.add_column("method", style="cyan", no_wrap=True)
     for heading in ("NLL", "± from best", "ECE", "±", "seconds"):
         table.add_column(heading, justify="right")
@@ -159,7 +174,7 @@ def show_choice(choice: Choice, console: Console) -> None:
 def show_ranking(ranking: Ranking, console: Console) -> None:
     """Print every calibrator's figures on rows it was not fitted on, best likelihood first."""
     frame = ranking.to_frame()
-    table = _table()
+    table = make_table()
     table.add_column("method", style="cyan", no_wrap=True)
     names = [name for name in frame.columns if not name.endswith("_error")]
     for name in names:
@@ -183,23 +198,37 @@ def show_ranking(ranking: Ranking, console: Console) -> None:
         console.print(f"{name}: {why}", style="dim")
 
 
-def show_metrics(console: Console) -> None:
-    """Print every metric's name, which way is better, and a line on what it says."""
+def metric_records() -> list[dict[str, object]]:
+    """Every metric's name, which way is better, whether it is computed unasked, what it says."""
     from calibrant.evaluation import DEFAULT_METRICS
     from calibrant.metrics import available, measure
 
-    table = _table()
+    return [
+        {
+            "name": name,
+            "better": measure(name).better,
+            "default": name in DEFAULT_METRICS,
+            "says": says,
+        }
+        for name, says in available().items()
+    ]
+
+
+def show_metrics(console: Console) -> None:
+    """Print every metric's name, which way is better, and a line on what it says."""
+    table = make_table()
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("better")
     table.add_column("what it says")
-    for name, says in available().items():
-        star = "*" if name in DEFAULT_METRICS else ""
-        table.add_row(f"{name}{star}", measure(name).better, says)
+    for one in metric_records():
+        star = "*" if one["default"] else ""
+        table.add_row(f"{one['name']}{star}", str(one["better"]), str(one["says"]))
     console.print(table)
     console.print("* computed unless --metric names others", style="dim")
 
 
-def _table() -> Table:
+def make_table() -> Table:
+    """A table in the style of all."""
     return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
 
 
@@ -216,6 +245,7 @@ def _show_verdict(evaluation: Evaluation, console: Console) -> None:
         console.print("No verdict: one needs intervals.")
     else:
         fine = verdict.direction == "neither" and verdict.p_value >= 1 - evaluation.level
+        fine = fine and not (evaluation.groups and evaluation.groups.off)
         console.print(Text(verdict.headline, style="bold green" if fine else "bold yellow"))
         for sentence in verdict.sentences:
             console.print(sentence)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli.commands import KINDS, AsJson, Ignored, Labels, Quiet, Scores, Seed, app, read
-from calibrant.cli.console import make_console, show_choice, show_ranking
+from calibrant.cli.commands import app
+from calibrant.cli.console import echo_json, make_console, show_choice, show_ranking
 from calibrant.cli.failures import command
+from calibrant.cli.files import KINDS, read
+from calibrant.cli.options import AsJson, Ignored, Labels, Quiet, Scores, Seed
 from calibrant.cli.settings import pairs
 from calibrant.functional.errors import InputError
 
@@ -76,6 +79,7 @@ def fit(
         ),
     ] = None,
     seed: Seed = 0,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a calibrator on held-out predictions, and write it to a file."""
@@ -105,7 +109,9 @@ def fit(
             made = get_for_scores(method, from_logits=held.is_logits, **options)
             calibrator = made.fit(held.array, held.labels, ignore_index=held.ignore_index)
     calibrator.save(output)
-    if not quiet:
+    if as_json:
+        echo_json(_outcome(calibrator, output))
+    elif not quiet:
         console = make_console()
         if calibrator.choice_ is not None:
             show_choice(calibrator.choice_, console)
@@ -125,6 +131,7 @@ def apply(
     logits: Scores = None,
     labels: Labels = None,
     ignore_index: Ignored = None,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Calibrate predictions with a fitted calibrator, and write them as logits.
@@ -144,7 +151,17 @@ def apply(
         given, labelled = _scores_to_apply(file, logits, labels, ignore_index, made)
         after = apply_to(made, given)
     after.write(output, labels=labelled)
-    if not quiet:
+    if as_json:
+        echo_json(
+            {
+                "output": str(output),
+                "method": made.name,
+                "num_rows": after.num_rows,
+                "num_classes": after.num_classes,
+                "labels": labelled,
+            }
+        )
+    elif not quiet:
         make_console().print(f"calibrated predictions: {output}", soft_wrap=True)
 
 
@@ -259,6 +276,17 @@ def _fit_head(
         validation=None if held is None else (held.array, held.labels),
         progress=not quiet,
     )
+
+
+def _outcome(calibrator: Calibrator, output: Path) -> dict[str, Any]:
+    """What was fitted, what it does to the rows of the fit, and why it was chosen."""
+    choice = calibrator.choice_
+    return {
+        "output": str(output),
+        "method": calibrator.name,
+        "summary": dict(calibrator.summary_),
+        "choice": None if choice is None else {**asdict(choice), "explanation": choice.explanation},
+    }
 
 
 def _effect(calibrator: Calibrator) -> str:

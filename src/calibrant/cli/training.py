@@ -39,7 +39,7 @@ def train(
     download: Annotated[bool | None, Flag("--download", help="Fetch what is not there.")] = None,
     model: Annotated[str | None, Flag(help="A network by name.")] = None,
     loss: Annotated[str | None, Flag(help="As in focal+0.5*s_avuc.")] = None,
-    recipe: Annotated[str | None, Flag(help="A procedure by name.")] = None,
+    recipe: Annotated[str | None, Flag(help="As in mixup(alpha=0.4).")] = None,
     epochs: Annotated[int | None, Flag(metavar="N")] = None,
     batch_size: Annotated[int | None, Flag(metavar="N")] = None,
     lr: Annotated[float | None, Flag(help="The learning rate.")] = None,

@@ -18,8 +18,8 @@ from calibrant.evaluation.bootstrap import (
     resample_counts,
     resampled_values,
 )
-from calibrant.evaluation.evaluate import Wanted, choose_measures
 from calibrant.evaluation.intervals import Plan, calibration_interval, half_samples, normal_interval
+from calibrant.evaluation.measures import Wanted, choose_measures
 from calibrant.evaluation.swaps import at_least, swapped_spread
 from calibrant.evaluation.value import plain
 from calibrant.functional.blocks import Array
@@ -86,6 +86,11 @@ class Comparison:
         )
 
     @property
+    def num_tested(self) -> int:
+        """How many metrics what is shown is corrected for."""
+        return len(self._tested)
+
+    @property
     def shown(self) -> frozenset[str]:
         """The metrics with a winner that holds up among so many (Holm's correction)."""
         found, tested = set(), self._tested
@@ -114,7 +119,7 @@ class Comparison:
         ]
         if sides["hinted"]:
             named = ", ".join(sides["hinted"])
-            parts.append(f"hinted at, not shown among {len(self._tested)} metrics: {named}")
+            parts.append(f"hinted at, not shown among {self.num_tested} metrics: {named}")
         if sides["neither"]:
             parts.append(f"no difference is shown in {', '.join(sides['neither'])}")
         return "; ".join(parts) + "."
@@ -130,7 +135,13 @@ class Comparison:
         """Everything as plain values that JSON can hold; what is undefined is None."""
         named = {n: {**asdict(d), "winner": d.winner} for n, d in self.differences.items()}
         cleaned: dict[str, Any] = plain(
-            {**asdict(self), "differences": named, "headline": self.headline}
+            {
+                **asdict(self),
+                "differences": named,
+                "shown": sorted(self.shown),
+                "corrected_for": self.num_tested,
+                "headline": self.headline,
+            }
         )
         return cleaned
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +10,9 @@ from torch import Tensor
 
 from calibrant._version import __version__
 from calibrant.evaluation.bootstrap import affordable, kept_states
+from calibrant.evaluation.group_files import as_groups, doubts_of_groups
+from calibrant.evaluation.grouping import by_group
+from calibrant.evaluation.groups import told_of_groups
 from calibrant.evaluation.hypothesis import calibration_test
 from calibrant.evaluation.intervals import (
     Plan,
@@ -23,10 +24,11 @@ from calibrant.evaluation.intervals import (
     row_intervals,
 )
 from calibrant.evaluation.inversion import chance_level, invert
+from calibrant.evaluation.measures import Wanted, choose_measures
+from calibrant.evaluation.passing import batches, doubts, status
 from calibrant.evaluation.tables import TableStates, table_states, tally
 from calibrant.evaluation.value import Evaluation, Figure, Verdict
 from calibrant.evaluation.verdict import conclude
-from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError
 from calibrant.functional.proportions import wilson
 from calibrant.metrics.base import Measure, State, compute_all
@@ -36,23 +38,8 @@ from calibrant.metrics.ranked import RankState
 from calibrant.metrics.registry import METRICS, measure
 from calibrant.predictions import Predictions
 
-DEFAULT_METRICS = (
-    "accuracy",
-    "nll",
-    "brier",
-    "ece",
-    "adaptive_ece",
-    "classwise_ece",
-    "ks_error",
-    "smooth_ece",
-    "mce",
-    "aurc",
-    "e_aurc",
-    "failure_auroc",
-)
 GAP = "confidence − accuracy"  # resampled with the rest, for the verdict
 _FEW_ROWS, _FEW_OF_A_KIND = 30, 10  # below which resampling says too little
-Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 def evaluate(
@@ -64,6 +51,8 @@ def evaluate(
     confidence_level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
+    groups: Any = None,
+    group_name: str = "group",
     progress: bool = False,
 ) -> Evaluation:
     """Ask how far a classifier's probabilities can be believed.
@@ -72,6 +61,10 @@ def evaluate(
     mapping from names to options; by default the twelve of ``DEFAULT_METRICS``. With
     ``intervals=False`` only the figures and tables are computed, in one pass, and there is
     no verdict. Everything random follows from ``seed``.
+
+    ``groups`` has a value for each row (or image): the figures are then also those of every
+    group (``Evaluation.groups``), and the verdict names the worst. ``group_name`` is what they
+    are groups by. `calibrant.evaluation.read_groups` reads them from a file, name and all.
 
     >>> import numpy as np
     >>> from calibrant import Predictions
@@ -91,6 +84,7 @@ def evaluate(
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
     if resamples < 100:
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
+    grouped = None if groups is None else as_groups(groups, predictions, group_name)
     measures = choose_measures(metrics, num_bins)
     plan = Plan(confidence_level, resamples, seed)
     tables = table_states(num_bins)
@@ -99,17 +93,19 @@ def evaluate(
     kept = kept_states(by_row, classes=False) if intervals else {}
     size = int(np.prod(predictions.scores.shape))
     cells = cell_states(measures.values(), size) if intervals else []
+    losses = [RowState("nll")] if grouped else []
     shared: dict[tuple[Any, ...], State] = {}
     for state in (
         *tables,
         *cells,
+        *losses,
         *kept.values(),
         *(s for states in built.values() for s in states),
     ):
         shared.setdefault(state.options(), state)
     values = compute_all(
         list(measures.values()),
-        _batches(predictions, progress),
+        batches(predictions, progress),
         from_logits=predictions.is_logits,
         ignore_index=predictions.ignore_index,
         extra=list(shared.values()),
@@ -120,7 +116,7 @@ def evaluate(
     figured = dict(zip(measures, (float(value) for value in values), strict=True))
     found = {}
     if intervals:
-        with _status("computing intervals", progress):
+        with status("computing intervals", progress):
             found = _intervals(
                 measures,
                 figured,
@@ -135,6 +131,15 @@ def evaluate(
         name: _figure(name, value, found.get(name), measures[name], own[name])
         for name, value in figured.items()
     }
+    verdict = _verdict(tables, found, plan, predictions.is_dense) if intervals else None
+    by_groups = None
+    if grouped is not None:
+        with status("judging groups", progress):
+            loss = shared[losses[0].options()]
+            assert isinstance(loss, RowState)
+            how: dict[str, Any] = {"num_bins": num_bins, "plan": plan if intervals else None}
+            by_groups = by_group(grouped, predictions, tables.ranks, loss, **how)
+        verdict = verdict and told_of_groups(verdict, by_groups)
     total_rows = int(np.prod(predictions.labels.shape))
     return Evaluation(
         name=predictions.name,
@@ -154,68 +159,10 @@ def evaluate(
             "dense": predictions.is_dense,
         },
         tallies=tally(tables, num_bins),
-        verdict=_verdict(tables, found, plan, predictions.is_dense) if intervals else None,
+        verdict=verdict,
+        groups=by_groups,
+        warnings=(*doubts(predictions), *doubts_of_groups(grouped, predictions)),
     )
-
-
-def choose_measures(metrics: Wanted | None, num_bins: int) -> dict[str, Measure]:
-    """Measures by name, those that bin with ``num_bins`` bins unless they say otherwise."""
-    wanted = DEFAULT_METRICS if metrics is None else metrics
-    if isinstance(wanted, str):
-        wanted = (wanted,)
-    options = wanted if isinstance(wanted, Mapping) else {name: {} for name in wanted}
-    if not options:
-        raise InputError("no metrics were asked for; name at least one, or leave them out")
-    made = {}
-    for name, given in options.items():
-        if name in ("ood_auroc", "fpr95"):
-            raise InputError(
-                f"{name} compares in- with out-of-distribution rows, not classes: call "
-                f"calibrant.metrics.{name}(preds, target) with labels 1 and 0"
-            )
-        chosen = dict(given)
-        if name in _BINNED:
-            chosen.setdefault("num_bins", num_bins)
-        made[name] = measure(name, **chosen)
-    return made
-
-
-_BINNED = {
-    "ece",
-    "mce",
-    "adaptive_ece",
-    "classwise_ece",
-    "marginal_ece",
-    "debiased_ece",
-    "chance_ece",
-    "brier_calibration",
-    "brier_refinement",
-}
-
-
-def _batches(predictions: Predictions, progress: bool) -> Iterator[tuple[Array, Array | None]]:
-    if not progress:
-        yield from predictions.batches()
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading predictions", total=len(predictions))
-        for preds, target in predictions.batches():
-            yield preds, target
-            bar.advance(task, len(preds))
-
-
-def _status(message: str, progress: bool) -> AbstractContextManager[object]:
-    """A line on the terminal while something long goes on, if asked for."""
-    if not progress:
-        return nullcontext()
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(message) if console.is_terminal else nullcontext()
 
 
 def _intervals(
@@ -307,6 +254,8 @@ def _figure(
         note = f"{number:,} row{'s' if number > 1 else ''} gave the true class probability 0"
     elif one.kind == "calibration" and high is not None and value > high:
         note = "chance adds to the plug-in value; the interval is that of the true error"
+    elif name == "coverage_at_risk" and low == 0 < value:
+        note = "too few rows to show that any share at all can be accepted at this risk"
     label = METRICS[name].label
     return Figure(name, label, value, low, high, corrected, one.better, note)
 

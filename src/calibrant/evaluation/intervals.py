@@ -95,8 +95,8 @@ def row_intervals(
     """Percentile intervals of means of rows and of ranked rows, in one bootstrap.
 
     Accuracy is a proportion and has Wilson's interval: no resample of rows that are all
-    right holds a wrong one. What no resample changes, as a risk without errors, has none, and
-    a single row has none.
+    right holds a wrong one. A measure may have a way of its own. What no resample changes, as
+    a risk without errors, has none, and a single row has none.
     """
     if num_rows < 2:
         return {}
@@ -105,7 +105,9 @@ def row_intervals(
         for name, state in kept.items()
         if isinstance(state, RowState) and state.quantity == "correct"
     }
-    kept = {name: state for name, state in kept.items() if name not in proportions}
+    own = {name: one.interval for name, one in measures.items() if name in kept and one.interval}
+    known = {name: way(kept[name], plan.level) for name, way in own.items()}
+    kept = {name: state for name, state in kept.items() if name not in {**proportions, **known}}
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in kept}
     for counts in resample_counts(num_rows, affordable(num_rows, plan.resamples), plan.seed):
         for name, values in resampled_values(measures, kept, counts).items():
@@ -116,6 +118,7 @@ def row_intervals(
         for name, (low, high) in found.items()
         if high - low > 1e-12 * max(abs(low), abs(high))
     }
+    found.update(known)
     for name, rate in proportions.items():
         low, high = wilson(np.array([rate]), np.array([float(num_rows)]), plan.level)
         found[name] = (float(low[0]), float(high[0]))

@@ -17,6 +17,8 @@ from calibrant.functional.proportions import wilson
 if TYPE_CHECKING:
     import pandas as pd
 
+    from calibrant.evaluation.groups import Groups
+
 Floats = NDArray[np.float64]
 
 
@@ -79,6 +81,8 @@ class Evaluation:
     settings: dict[str, Any]
     tallies: Tallies = field(repr=False)
     verdict: Verdict | None = None
+    groups: Groups | None = None  # where the groups of the rows were given
+    warnings: tuple[str, ...] = ()  # what is suspect about the predictions
 
     def __getitem__(self, name: str) -> Figure:
         if name not in self.figures:
@@ -163,7 +167,9 @@ class Evaluation:
             "num_classes": self.num_classes,
             "kind": self.kind,
             "class_names": list(self.class_names),
+            "warnings": list(self.warnings),
             "verdict": None if self.verdict is None else asdict(self.verdict),
+            "groups": None if self.groups is None else self.groups.to_dict(),
             "figures": {name: asdict(figure) for name, figure in self.figures.items()},
             **tables,
             "settings": self.settings,

@@ -95,7 +95,8 @@ class Measure:
 
     ``kind`` says how its uncertainty is found: ``mean`` of the rows of one quantity,
     ``selective`` (a smooth function of ranked rows), ``calibration`` (an error that noise
-    biases upward; see `calibration_measure`), or ``other``.
+    biases upward; see `calibration_measure`), or ``other``. ``interval`` gives (low, high) of a
+    state at a level where a measure has its own way.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Measure:
     cells: Callable[[Any], Tensor] | None = None
     error: Callable[[Tensor], Tensor] | None = None
     population: Callable[[Tensor], Tensor] | None = None
+    interval: Callable[[Any, float], tuple[float, float]] | None = None
 
     def build(self) -> tuple[State, ...]:
         """Fresh, empty states."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from calibrant.functional.blocks import Array, to_tensor
 from calibrant.functional.errors import InputError
 from calibrant.functional.ranking import Ranked, rank
+from calibrant.metrics.acceptance import coverage_interval
 from calibrant.metrics.base import Measure, choice, compute_one
 from calibrant.metrics.ranked import RankState, Rowwise
 
@@ -143,7 +144,17 @@ def coverage_at_risk_measure(
         fits = torch.where(mean_loss <= risk + 1e-12, count, torch.zeros_like(count))
         return fits.amax(-1) / state.ranked().num_rows
 
-    return Measure("coverage_at_risk", _kept(score, loss), compute, "higher", "selective")
+    def interval(state: RankState, level: float) -> tuple[float, float]:
+        return coverage_interval(state, risk, level)
+
+    return Measure(
+        "coverage_at_risk",
+        _kept(score, loss),
+        compute,
+        "higher",
+        "selective",
+        interval=interval,
+    )
 
 
 def separation(positive: Tensor, ranked: Ranked) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from calibrant.report.alternatives import Alternatives
+from calibrant.report.group_pictures import group_gaps
 from calibrant.report.page import render, write
 from calibrant.report.pictures import class_calibration, reliability_diagram, risk_coverage_curve
 
 __all__ = [
     "Alternatives",
     "class_calibration",
+    "group_gaps",
     "reliability_diagram",
     "render",
     "risk_coverage_curve",

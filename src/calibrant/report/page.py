@@ -20,6 +20,7 @@ from calibrant._version import __version__
 from calibrant.functional.errors import InputError
 from calibrant.report import words
 from calibrant.report.alternatives import Alternatives, tabulate
+from calibrant.report.groups import group_section
 from calibrant.report.payload import embed, payload
 from calibrant.report.repair import repair
 from calibrant.report.sample import sample
@@ -42,6 +43,7 @@ SECTIONS = (
     Section("repair", "Before and after", needs="after"),
     Section("alternatives", "Other models", needs="others"),
     Section("figures", "Figures"),
+    Section("groups", "Groups", needs="groups"),
     Section("reliability", "Reliability"),
     Section("temperature", "Try a temperature", needs="predictions"),
     Section("classes", "Classes"),
@@ -84,7 +86,8 @@ def render(
         raise InputError("a comparison or explanation needs the evaluation after the repair")
     if predictions is not None:
         _check_same(evaluation, predictions)
-    given = {"after": after, "predictions": predictions, "others": others}
+    groups = evaluation.groups
+    given = {"after": after, "predictions": predictions, "others": others, "groups": groups}
     sections = [each for each in SECTIONS if each.needs is None or given[each.needs] is not None]
 
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -134,6 +137,7 @@ def render(
         after=after,
         repair=None if after is None else repair(evaluation, after, comparison, explanation),
         alternatives=None if others is None else tabulate(evaluation, others, repaired),
+        groups=None if groups is None else group_section(groups),
         temperature=temperature,
         policy=Markup(policy),
         style=Markup(style),
@@ -235,14 +239,14 @@ def _tone(evaluation: Evaluation) -> str:
     """The colour of the verdict: its direction, or "mixed" where faults cancel out.
 
     No net direction is not the same as no fault: a model can be too sure in one range and
-    too modest in another, and the test then says so.
+    too modest in another, and the test then says so; or single groups are off.
     """
     verdict = evaluation.verdict
     if verdict is None:
         return "none"
-    if verdict.direction == "neither" and verdict.p_value < 1 - words.level_share(
-        evaluation.settings
-    ):
+    alarmed = verdict.p_value < 1 - words.level_share(evaluation.settings)
+    grouped = evaluation.groups is not None and bool(evaluation.groups.off)
+    if verdict.direction == "neither" and (alarmed or grouped):
         return "mixed"
     return verdict.direction
 

@@ -26,6 +26,7 @@ class Change(NamedTuple):
     interval: str
     winner: str  # "after", "before" or "neither"; empty where no comparison was given
     better: str
+    sure: bool = True  # whether a winner holds up among so many figures
 
 
 class Repair(NamedTuple):
@@ -37,6 +38,7 @@ class Repair(NamedTuple):
     tone: str
     level: str
     paired: bool
+    metrics: int = 0  # how many the headline is corrected for
 
 
 def repair(
@@ -74,14 +76,14 @@ def repair(
             words.range_text(name, one.low, one.high),
             {"a": "before", "b": "after"}.get(one.winner, "neither"),
             one.better,
+            name in comparison.shown,
         )
         for name, one in comparison.differences.items()
     ]
     # Of so many metrics one may differ by chance: the headline has what holds up among them.
-    names = list(comparison.differences)
-    sure = [one for one, name in zip(changes, names, strict=True) if name in comparison.shown]
-    headline, tone = _headline(sure)
-    return Repair(paragraphs, changes, headline, tone, words.level(comparison.settings), True)
+    headline, tone = _headline([one for one in changes if one.sure])
+    level = words.level(comparison.settings)
+    return Repair(paragraphs, changes, headline, tone, level, True, comparison.num_tested)
 
 
 def _headline(changes: list[Change]) -> tuple[str, str]:

@@ -1,0 +1,82 @@
+"""The groups of an evaluation, as a table that fits a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calibrant.cli.console import make_table
+from calibrant.evaluation.groups import FEW, OVER, UNDER
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from calibrant.evaluation.groups import Group, Groups
+
+MOST_SHOWN = 30
+_WIDE, _NARROW = 76, 60  # columns below which ECE, and the two that make the gap, are left out
+_JUDGED = {OVER: "too sure", UNDER: "too unsure", FEW: "too few"}
+
+
+def show_groups(groups: Groups, console: Console) -> None:
+    """Print the figures of the groups, the most overconfident first."""
+    narrow, narrower = console.width < _WIDE, console.width < _NARROW
+    bounded = any(group.finding is not None for group in groups.groups)
+    ordered = groups.by_gap
+    shown = ordered if len(ordered) <= MOST_SHOWN else _kept(ordered)
+    table = make_table()
+    table.add_column(groups.name, style="cyan", overflow="fold", min_width=6)
+    for heading in ("rows", "gap") if narrower else ("rows", "sure", "right", "gap"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if bounded:
+        table.add_column(f"{groups.level:.0%} interval", justify="right", no_wrap=True)
+    if not narrow:
+        for heading in ("ECE", "chance") if bounded else ("ECE",):
+            table.add_column(heading, justify="right", no_wrap=True)
+    if bounded:
+        table.add_column("judged", no_wrap=True)
+    for group in shown:
+        table.add_row(*_cells(group, bounded, narrow, narrower))
+    console.print()
+    console.print(table)
+    if len(shown) < len(ordered):
+        console.print(
+            f"{len(shown)} of {len(ordered):,} groups; --json and the report have all", style="dim"
+        )
+    if bounded:
+        chance = "" if narrow else "; chance: the ECE that calibrated rows as many may show"
+        console.print(
+            "gap: confidence less accuracy, in points; judged with Holm's correction for the "
+            f"number of groups{chance}",
+            style="dim",
+        )
+
+
+def _kept(ordered: list[Group]) -> list[Group]:
+    """As many as are shown: those that are off before others, in the order they have."""
+    chosen = sorted(ordered, key=lambda group: not group.is_off)[:MOST_SHOWN]
+    return [group for group in ordered if group in chosen]
+
+
+def _cells(group: Group, bounded: bool, narrow: bool, narrower: bool) -> list[str]:
+    from calibrant.report import words
+
+    def points(value: float | None) -> str:
+        return words.NOTHING if value is None or value != value else words.points(value)
+
+    cells = [group.value, f"{group.num_rows:,}"]
+    if not narrower:
+        cells += [words.figure_text("accuracy", one) for one in (group.confidence, group.accuracy)]
+    cells.append(points(group.gap))
+    if bounded:
+        cells.append(
+            words.NOTHING
+            if group.gap_low is None
+            else f"{points(group.gap_low)} – {points(group.gap_high)}"
+        )
+    if not narrow:
+        cells.append(words.number(group.ece))
+        if bounded:
+            cells.append(words.number(group.chance_ece))
+    if bounded:
+        cells.append(_JUDGED.get(group.finding or "", words.NOTHING))
+    return cells
