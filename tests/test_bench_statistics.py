@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from calibrant.bench import statistics as ours
+from calibrant.functional.many_tests import holm
 
 SAMPLES = [
     [0.013, 0.011, 0.017],
@@ -111,7 +112,7 @@ def test_holm_is_the_closed_bonferroni_test():
     generator = np.random.default_rng(0)
     for _ in range(20):
         values = list(generator.uniform(0, 0.3, 5))
-        for place, found in enumerate(ours.holm(values)):
+        for place, found in enumerate(holm(values)):
             subsets = [
                 subset
                 for size in range(1, 6)
@@ -123,8 +124,8 @@ def test_holm_is_the_closed_bonferroni_test():
 
 
 def test_holm_leaves_what_was_not_tested():
-    assert ours.holm([None, 0.04, None]) == [None, 0.04, None]
-    assert ours.holm([]) == []
+    assert holm([None, 0.04, None]) == [None, 0.04, None]
+    assert holm([]) == []
 
 
 @pytest.mark.parametrize("count", [3, 5, 12])

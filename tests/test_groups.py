@@ -20,7 +20,7 @@ from calibrant.evaluation.group_files import MOST_GROUPS, as_groups
 from calibrant.evaluation.grouping import by_group
 from calibrant.evaluation.groups import Group, Groups
 from calibrant.evaluation.intervals import Plan
-from calibrant.evaluation.tails import holm, wrong_tails
+from calibrant.evaluation.tails import wrong_tails
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import RowState
 from calibrant.metrics.ranked import RankState
@@ -316,12 +316,6 @@ def test_tails_of_equal_chances_are_binomial(rows, chance):
         below, above = wrong_tails(np.full(rows, chance), seen)
         assert below == pytest.approx(binom.cdf(seen, rows, chance), rel=0.01)
         assert above == pytest.approx(binom.sf(seen - 1, rows, chance), rel=0.01)
-
-
-def test_holm_by_hand():
-    np.testing.assert_allclose(holm(np.array([0.03, 0.01, 0.04])), [0.06, 0.03, 0.06])
-    np.testing.assert_allclose(holm(np.array([0.5, 0.6])), [1.0, 1.0])
-    assert len(holm(np.array([]))) == 0
 
 
 # Files and the command line.

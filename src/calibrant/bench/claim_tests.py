@@ -37,6 +37,7 @@ from calibrant.bench.claim_verdicts import (
 )
 from calibrant.bench.costs import Cost
 from calibrant.bench.statistics import FEWEST, LEVEL, Paired
+from calibrant.functional.many_tests import holm
 
 if TYPE_CHECKING:
     from calibrant.bench.claims import Claim, Test
@@ -234,7 +235,7 @@ def _every(
     test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
 ) -> Verdict:
     """All must come out for left, each at 5%; one against it, after Holm, is enough to fail."""
-    adjusted = statistics.holm([one.shifted.p for one in found])
+    adjusted = holm([one.shifted.p for one in found])
     lost = [
         one
         for one, p in zip(found, adjusted, strict=True)
@@ -250,7 +251,7 @@ def _some(
     test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
 ) -> Verdict:
     """One that comes out for left, after Holm, is enough; all against it, each at 5%, fail."""
-    adjusted = statistics.holm([one.shifted.p for one in found])
+    adjusted = holm([one.shifted.p for one in found])
     won = [
         one
         for one, p in zip(found, adjusted, strict=True)

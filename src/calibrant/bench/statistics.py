@@ -89,21 +89,6 @@ def paired_by_seed(left: Mapping[int, float], right: Mapping[int, float]) -> Pai
     return paired([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted for their number by Holm's step-down rule (1979); None stays None.
-
-    >>> holm([0.01, None, 0.04, 0.03])
-    [0.03, None, 0.06, 0.06]
-    """
-    adjusted: list[float | None] = [None] * len(p_values)
-    tested = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
-    largest = 0.0
-    for rank, (p, place) in enumerate(tested):
-        largest = max(largest, min(1.0, p * (len(tested) - rank)))
-        adjusted[place] = largest
-    return adjusted
-
-
 def power_of(effect: float, deviation: float, count: int, *, level: float = LEVEL) -> float:
     """The chance that the two-sided paired t-test sees ``effect``, by the noncentral t."""
     from scipy.stats import nct, t

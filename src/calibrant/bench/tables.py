@@ -17,6 +17,7 @@ from calibrant.bench.figures import (
 )
 from calibrant.bench.table_value import Block, Column, Entry, Published, Table
 from calibrant.functional.errors import InputError, no_such
+from calibrant.functional.many_tests import holm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +204,7 @@ def _judged(
     others = [name for name in column if name != baseline and higher is not None]
     base = column.get(baseline, {}) if baseline is not None else {}
     tests = {name: statistics.paired_by_seed(column[name], base) for name in others}
-    adjusted = dict(zip(tests, statistics.holm([one.p for one in tests.values()]), strict=True))
+    adjusted = dict(zip(tests, holm([one.p for one in tests.values()]), strict=True))
     return {
         name: Entry(
             mean=statistics.mean_of(list(runs.values())) if runs else None,

@@ -24,6 +24,7 @@ from calibrant.evaluation.swaps import at_least, swapped_spread
 from calibrant.evaluation.value import plain
 from calibrant.functional.blocks import Array
 from calibrant.functional.errors import InputError, first
+from calibrant.functional.many_tests import holm
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions import Predictions
@@ -77,13 +78,13 @@ class Comparison:
         return self.differences[name]
 
     @property
-    def _tested(self) -> list[tuple[float, str]]:
-        """p-values, the smallest first, of the metrics that have a better way and a difference."""
-        return sorted(
-            (one.p_value, name)
+    def _tested(self) -> dict[str, float]:
+        """p-values of the metrics that have a better way and a difference."""
+        return {
+            name: one.p_value
             for name, one in self.differences.items()
             if one.better != "neither" and np.isfinite(one.p_value)
-        )
+        }
 
     @property
     def num_tested(self) -> int:
@@ -93,12 +94,14 @@ class Comparison:
     @property
     def shown(self) -> frozenset[str]:
         """The metrics with a winner that holds up among so many (Holm's correction)."""
-        found, tested = set(), self._tested
-        for place, (p_value, name) in enumerate(tested):
-            if len(tested) > 1 and p_value * (len(tested) - place) >= self._level:
-                break
-            found.add(name)
-        return frozenset(name for name in found if self[name].winner != "neither")
+        tested = self._tested
+        adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+        return frozenset(
+            name
+            for name, p_value in adjusted.items()
+            if self[name].winner != "neither"
+            and (len(tested) == 1 or (p_value is not None and p_value < self._level))
+        )
 
     @property
     def _level(self) -> float:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from calibrant.evaluation.groups import FEW, OVER, UNDER, UNSHOWN, Group, Groups
 from calibrant.evaluation.inversion import chance_level, invert
-from calibrant.evaluation.tails import holm, wrong_tails
+from calibrant.evaluation.tails import wrong_tails
 from calibrant.functional.binning import bin_index, bin_sums
+from calibrant.functional.many_tests import holm
 from calibrant.functional.proportions import wilson
 from calibrant.functional.ranking import rank
 from calibrant.functional.rows import as_numpy
@@ -170,19 +171,14 @@ class _Rows:
 
 def _judged(groups: list[Group], plan: Plan) -> list[Group]:
     """The groups with what they are found to be, among so many."""
-    tested = [place for place, group in enumerate(groups) if group.p_value is not None]
-    adjusted = dict(
-        zip(tested, holm(np.array([groups[place].p_value for place in tested])), strict=True)
-    )
+    adjusted = holm([group.p_value for group in groups])
     return [
-        replace(group, finding=FEW)
-        if place not in adjusted
-        else replace(
+        replace(
             group,
-            p_adjusted=float(adjusted[place]),
-            finding=_finding(group, float(adjusted[place]) < 1 - plan.level),
+            p_adjusted=p_value,
+            finding=FEW if p_value is None else _finding(group, p_value < 1 - plan.level),
         )
-        for place, group in enumerate(groups)
+        for group, p_value in zip(groups, adjusted, strict=True)
     ]
 
 

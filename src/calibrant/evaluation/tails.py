@@ -55,12 +55,3 @@ def _cells(chance: Floats) -> tuple[Floats, Floats]:
     begin = np.arange(_CELLS) * len(chance) // _CELLS
     count = np.diff(begin, append=len(chance)).astype(np.float64)
     return count, np.add.reduceat(ordered, begin) / count
-
-
-def holm(p_values: Floats) -> Floats:
-    """p-values that hold among so many (Holm 1979): each is the chance of any false alarm."""
-    order = np.argsort(p_values, kind="stable")
-    scaled = p_values[order] * (len(p_values) - np.arange(len(p_values)))
-    adjusted = np.empty_like(p_values)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled))
-    return adjusted
