@@ -258,6 +258,7 @@ def test_a_run_is_pooled_with_few_seeds_and_with_many_under_two_names(made, tmp_
         (("calibrators: [temperature]", "calibrators: [temprature]"), "temperature"),
         (("{pooled: {seeds", "{pooled: {sedes"), "sedes"),
         (("{pooled: {seeds", "{pooled: {named: a b, seeds"), "named is a word"),
+        (("{pooled: {seeds", "{pooled: {named: train, seeds"), "named is a word"),
     ],
 )
 def test_what_cannot_be_pooled_is_told_before_the_first_run(change, words):

@@ -28,6 +28,17 @@ def test_one_thread_within_and_the_callers_after_also_of_an_error():
 
 
 @pytest.mark.usefixtures("three_threads")
+def test_two_that_overlap_leave_what_was_before_the_first():
+    first, second = one_thread(), one_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_intra_order_is_fitted_in_one_thread(monkeypatch):
     logits = torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
     labels = logits.argmax(1)

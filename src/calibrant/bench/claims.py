@@ -158,7 +158,7 @@ def parse(found: Mapping[str, Any]) -> Claim:
 def judge(claims: Iterable[Claim], frame: pd.DataFrame, suites: Iterable[Suite]) -> list[Outcome]:
     """Every claim's outcome in every suite of ours that it can be tested in.
 
-    A suite whose runs are all among those of another has no outcome of its own. A claim none
+    A suite whose runs are all among those of one before it has no outcome of its own. A claim none
     of whose suites has figures has one outcome, not decided, in the suite that costs least.
     """
     from calibrant.bench.cells import coded, results

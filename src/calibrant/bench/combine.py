@@ -65,10 +65,14 @@ class Combination:
     ece: dict[int, float]
 
     @property
+    def is_plainly_trained(self) -> bool:
+        """Whether it is cross-entropy, with a calibrator or without."""
+        return all(self.settings[name] == value for name, value in PLAIN.items())
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is cross-entropy and nothing else."""
-        told = all(self.settings[name] == value for name, value in PLAIN.items())
-        return told and self.calibrator == "none"
+        return self.is_plainly_trained and self.calibrator == "none"
 
     @property
     def says_few(self) -> bool:
@@ -129,14 +133,17 @@ def _apart(group: Mapping[tuple[str, str, Any], Combination]) -> list[Combinatio
 
 
 def _evened(found: list[Combination]) -> list[Combination]:
-    """With those seeds of plain cross-entropy that most others were made with as well.
+    """With those seeds of plain cross-entropy that most ways of training were run with as well.
 
     Others need every seed of it to be chosen: more of it alone, made for another question, would
     leave them out.
     """
-    others = [one for one in found if not one.is_plain]
-    often = Counter(seed for one in others for seed in one.keys)
-    shared = {seed for seed, times in often.items() if 2 * times > len(others)}
+    seeds: dict[str, set[int]] = {}
+    for one in found:
+        if not one.is_plainly_trained:  # whatever comes after
+            seeds.setdefault(canonical(one.settings), set()).update(one.keys)
+    often = Counter(seed for each in seeds.values() for seed in each)
+    shared = {seed for seed, times in often.items() if 2 * times > len(seeds)}
     return [one.of(shared) if one.is_plain and shared & one.keys.keys() else one for one in found]
 
 

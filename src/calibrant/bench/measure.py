@@ -241,8 +241,10 @@ def _check_precision(precision: str) -> None:
 
 
 def _check_named(named: Any) -> None:
-    if not isinstance(named, str) or not named.isidentifier():
-        raise InputError(f"named is a word that figures are told apart by, found {named!r}")
+    if not isinstance(named, str) or not named.isidentifier() or named in ("train", "validation"):
+        raise InputError(
+            f"named is a word that figures are told apart by, and no part of a run, found {named!r}"
+        )
 
 
 # What is wrong with an option's value is said before the first run.

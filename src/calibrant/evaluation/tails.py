@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_CELLS = 480  # fine enough that rows of a cell are as good as equally sure
+_CELLS = 480  # shares of the variance: rows of a cell are as good as equally sure
+_PER_LOG_ODDS, _SUREST = 8, 1e-9  # and lie within an eighth of log-odds of each other
 _NORMAL = 2_500  # variance above which the normal limit, with its skewness, is as good
 _REACH = 12  # standard deviations, beyond which lies less than rounding makes
 
@@ -48,10 +49,19 @@ def _normal(score: float, skewness: float) -> float:
 
 
 def _cells(chance: Floats) -> tuple[Floats, Floats]:
-    """Rows of about the same chance gathered: how many, and their mean chance."""
+    """Rows of about the same chance gathered: how many, and their mean chance.
+
+    A cell has at most its share of the variance, and chances whose log-odds differ by little: a
+    few rows of even odds are not lost among many that are nearly certain.
+    """
     if len(chance) <= _CELLS:
         return np.ones_like(chance), chance
     ordered = np.sort(chance)
-    begin = np.arange(_CELLS) * len(chance) // _CELLS
+    mass = np.cumsum(ordered * (1 - ordered))
+    share = np.floor(_CELLS * mass / max(mass[-1], 1e-300))
+    held = np.clip(ordered, _SUREST, 1 - _SUREST)
+    place = np.floor(_PER_LOG_ODDS * np.log(held / (1 - held)))
+    apart = (np.diff(share) != 0) | (np.diff(place) != 0)
+    begin = np.concatenate(([0], np.flatnonzero(apart) + 1))
     count = np.diff(begin, append=len(chance)).astype(np.float64)
     return count, np.add.reduceat(ordered, begin) / count

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
+
+_lock = Lock()
+_within, _before = 0, 1  # how many are within, and the threads there were before the first
 
 
 @contextmanager
@@ -14,10 +18,18 @@ def one_thread() -> Iterator[None]:
 
     Steps that take microseconds gain nothing by more, and where other work keeps the cores busy
     threads spin while they wait for each other: a hundred times the time, measured on two cores.
+    The number is the whole process's: where several are within, the last one brings it back.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    global _within, _before
+    with _lock:
+        if not _within:
+            _before = torch.get_num_threads()
+        _within += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _lock:
+            _within -= 1
+            if not _within:
+                torch.set_num_threads(_before)
