@@ -25,6 +25,7 @@ from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import RowState
 from calibrant.metrics.ranked import RankState
 from calibrant.report import group_gaps, render
+from calibrant.report.groups import group_section
 
 FAST = {"metrics": ["accuracy"], "resamples": 100}
 
@@ -139,11 +140,13 @@ def test_few_rows_are_said_to_be_few_and_do_not_count_among_the_groups():
     predictions, home = drawn(3, [300, 300, 7, 40], [0.12, 0, 0, 0])
     found = evaluate(predictions, groups=home, group_name="site", **FAST)
     groups = found.groups
-    assert [groups[value].finding for value in "23"] == ["too few rows"] * 2
-    assert groups["2"].p_value is None  # 7 rows are not tested, 40 are, and leave ten points open
+    assert groups["2"].finding == "not tested: fewer than 20 rows"
+    assert groups["2"].p_value is None
+    assert groups["3"].finding == "too few rows to rule out 10 points"
     assert groups["3"].p_value is not None
-    assert "2 groups have too few rows to judge: 2 (7 rows), 3 (40 rows)." in groups.headline
-    assert "corrected for 3 groups" in groups.headline
+    assert "1 group has too few rows to rule out 10 points: 3 (40 rows, up to " in groups.headline
+    assert "1 group was not tested, with fewer than 20 rows: 2 (7 rows)." in groups.headline
+    assert "1 of 4 groups by site is overconfident, corrected for 3 groups" in groups.headline
     assert found.verdict.sentences[-1] == groups.headline
 
 
@@ -152,13 +155,54 @@ def test_where_no_group_is_off_the_widest_gap_is_told_as_chance():
     groups = evaluate(predictions, groups=home, group_name="site", **FAST).groups
     assert groups.off == []
     assert groups.headline.startswith(
-        "None of the 2 groups by site with rows enough is shown to be over- or underconfident, "
+        "None of the 2 groups by site tested is shown to be over- or underconfident, "
         f"corrected for 2 groups (Holm); the widest gap is that of {groups.worst.value}, "
     )
-    assert "which chance could explain. 1 group has too few rows" in groups.headline
+    assert "which chance could explain. 1 group was not tested, with fewer" in groups.headline
     few = evaluate(predictions.take(np.arange(30)), groups=home[:30] % 2, **FAST).groups
     assert few.worst is None
-    assert few.headline.startswith("2 groups have too few rows to judge: ")
+    assert few.headline.startswith("2 groups were not tested, with fewer than 20 rows: ")
+
+
+def test_too_few_rows_are_told_by_the_widest_gap_and_what_looks_off_is_said():
+    predictions, home = drawn(0, [600, 40, 40, 9, 15], [0, 0.02, -0.1, 0, 0.6])
+    groups = evaluate(predictions, groups=home, group_name="site", **FAST).groups
+    assert [group.finding for group in groups] == [
+        "no gap shown",
+        *["too few rows to rule out 10 points"] * 2,
+        *["not tested: fewer than 20 rows"] * 2,
+    ]
+    gaps = [abs(group.gap) for group in groups.few]
+    assert gaps == sorted(gaps, reverse=True)
+    assert groups.few[0].value == "4"
+    assert [group.value for group in groups if group.looks_off] == ["4"]
+    assert groups["4"].gap_low > 0
+    assert groups.headline.startswith("None of the 3 groups by site tested is shown to be over- ")
+    assert "corrected for 3 groups" in groups.headline
+    assert "2 groups have too few rows to rule out 10 points: " in groups.headline
+    assert "2 groups were not tested, with fewer than 20 rows: 4 (15 rows), 3" in groups.headline
+    assert groups.headline.endswith("Of these 4 looks off: more rows are needed.")
+    assert groups["0"].widest == max(-groups["0"].gap_low, groups["0"].gap_high)
+
+
+def test_groups_are_walked_through_and_found_by_name():
+    predictions, home = drawn(6, [50, 60, 70], [0, 0, 0])
+    names = np.array(["north", "south", "east"])[home]
+    groups = evaluate(predictions, groups=names, intervals=False).groups
+    assert [group.value for group in groups] == groups.keys() == ["east", "north", "south"]
+    assert dict(groups)["east"] is groups["east"]
+    assert ("north" in groups, "nroth" in groups) == (True, False)
+    with pytest.raises(InputError, match=r"no group is called 'nroth'. Did you mean north"):
+        groups["nroth"]
+
+
+def test_images_are_counted_where_predictions_are_dense():
+    labels = np.ones((30, 4, 4), dtype=int)
+    probs = np.stack((np.full(labels.shape, 0.1), np.full(labels.shape, 0.9)), axis=1)
+    home = (np.arange(30) >= 25).astype(int)
+    groups = evaluate(Predictions.from_probs(probs, labels), groups=home, **FAST).groups
+    assert groups["1"].finding == "not tested: fewer than 20 images"
+    assert "with fewer than 20 images: 1 (5 images)" in groups.headline
 
 
 def test_ignored_rows_are_in_no_group_and_an_empty_group_is_told():
@@ -168,7 +212,7 @@ def test_ignored_rows_are_in_no_group_and_an_empty_group_is_told():
     ignoring = Predictions.from_probs(predictions.array, labels, ignore_index=-1)
     groups = evaluate(ignoring, groups=home, **FAST).groups
     assert [group.num_rows for group in groups.groups] == [150, 200, 0]
-    assert groups["2"].finding == "too few rows"
+    assert groups["2"].finding == "not tested: fewer than 20 rows"
     assert math.isnan(groups["2"].gap)
     kept = home == 1
     assert groups["1"].accuracy == pytest.approx((labels[kept] == 1).mean(), abs=1e-12)
@@ -225,8 +269,8 @@ def test_a_dense_group_that_is_off_is_found():
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        (np.zeros(9), "one value for each of the 10 rows"),
-        (np.zeros((10, 2)), r"found shape \(10, 2\)"),
+        (np.zeros(9), "^groups have 9 values, the predictions 10 rows: .*included$"),
+        (np.zeros((10, 2)), r"groups have shape \(10, 2\)"),
         ([1.0] * 5 + [np.nan] * 5, r"5 missing values \(first rows: 5, 6, 7, 8, 9\)"),
         (["a"] * 9 + [""], "1 missing values"),
         (["a"] * 9 + [None], "1 missing values"),
@@ -267,18 +311,6 @@ def test_groups_may_be_of_any_kind(groups):
     values = as_groups(groups, predictions, "group")
     assert values.names == ("0", "1")
     assert values.codes.tolist() == [0, 1] * 5
-
-
-def test_groups_of_true_classes_are_doubted_and_of_predicted_ones_are_not():
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet(np.ones(3), size=500)
-    labels = np.array([rng.choice(3, p=p) for p in probs])
-    predictions = Predictions.from_probs(probs, labels)
-    true = evaluate(predictions, groups=labels, intervals=False)
-    (said,) = true.warnings
-    assert "all rows of a group have the same label" in said
-    assert evaluate(predictions, groups=probs.argmax(1), intervals=False).warnings == ()
-    assert said in render(true)
 
 
 def test_numbers_are_in_the_order_of_numbers():
@@ -374,7 +406,7 @@ def test_groups_come_from_files(folder, monkeypatch, arguments):
     }
     assert by_name["night"]["finding"] == "overconfident"
     assert by_name["night"]["gap_low"] > 0
-    assert by_name["fog"]["finding"] == "too few rows"
+    assert by_name["fog"]["finding"] == "not tested: fewer than 20 rows"
     assert found["groups"]["headline"] == found["verdict"]["sentences"][-1]
     assert "night, " in found["groups"]["headline"]
 
@@ -384,16 +416,18 @@ def test_groups_come_from_files(folder, monkeypatch, arguments):
     [
         (["several.csv"], "which column holds the groups? Name it with --group-column"),
         (["several.csv", "--group-column", "lihgt"], "no column is called 'lihgt'"),
-        (["short.csv", "--group-column", "light"], "one value for each of the 912 rows"),
+        (["short.csv", "--group-column", "light"], "short.csv has 911 values, the predictions 912"),
         (["bare.csv"], "the first line of a .csv is taken as the names of its columns"),
-        (["reversed.csv", "--group-column", "light"], "bring both into the same order"),
         (["missing.parquet", "--group-column", "light"], "missing values (first rows: 0)"),
-        (["missing.csv", "--group-column", "light"], "missing values (first rows: 0)"),
-        (["gap.csv"], "missing values (first rows: 0)"),
+        (
+            ["missing.csv", "--group-column", "light"],
+            "missing.csv: 1 missing values (first lines: 2)",
+        ),
+        (["gap.csv"], "gap.csv: 1 missing values (first lines: 2)"),
         (["ragged.csv", "--group-column", "light"], "line 2 has 1 values"),
         (["light.npy", "--group-column", "light"], "an .npy has no columns"),
         (["nowhere.csv"], "no such file"),
-        (["p.npz", "--group-column", "probs"], "found shape (912, 2)"),
+        (["p.npz", "--group-column", "probs"], "p.npz has shape (912, 2)"),
     ],
 )
 def test_files_of_groups_that_cannot_be_used_are_told(folder, monkeypatch, arguments, said):
@@ -426,13 +460,22 @@ def test_the_terminal_names_the_worst_group_and_every_group(folder, monkeypatch,
     assert result.exit_code == 0
     said = " ".join(result.stdout.split())
     assert "1 of 4 groups by light is overconfident, corrected for 3 groups (Holm): night" in said
-    assert "1 group has too few rows to judge: fog (12 rows)." in said
+    assert "1 group was not tested, with fewer than 20 rows: fog (12 rows)." in said
+    assert "no gap: none is shown; not tested: fewer than 20 rows" in said
     assert max(map(len, result.stdout.splitlines())) <= int(columns)
     lines = [line.split() for line in result.stdout.splitlines()]
     (night,) = [line for line in lines if line[:2] == ["night", "300"]]
     (fog,) = [line for line in lines if line[:2] == ["fog", "12"]]
-    assert fog[-2:] == ["too", "few"]
+    (day,) = [line for line in lines if line[:2] == ["day", "300"]]
+    assert fog[-2:] == ["not", "tested"]
     assert night[-2:] == ["too", "sure"]
+    # How far off the day could at most be: the wider end of its interval.
+    if columns == "80":
+        widest = max(abs(float(day[place].replace("−", "-"))) for place in (-7, -9))
+        assert day[-4:] == ["no", "gap", "≤", f"{widest:.1f}"]
+    else:
+        assert day[-2:] == ["no", "gap"]
+    assert "–: no rows" not in said
 
 
 def test_read_groups_gives_what_evaluate_takes(folder):
@@ -458,6 +501,25 @@ def test_the_report_has_a_section_of_groups_where_there_are_some(folder):
         assert f'data-drawn="{value}"' in text
     assert 'class="group-row over" data-drawn="night"' in text
     assert 'class="group-row inside" data-drawn="day"' in text
+
+
+def test_the_line_reaches_every_gap_and_marks_intervals_that_go_on():
+    predictions, home = drawn(8, [300, 300, 9], [0, 0.12, 0.45])
+    found = evaluate(predictions, groups=home, **FAST).groups
+    section = group_section(found)
+    wide = found["2"]
+    assert wide.gap > 0.3
+    assert wide.gap <= section.limit < wide.gap_high
+    places = {row.group.value: row.place for row in section.drawn}
+    assert places["2"] == pytest.approx(50 + 50 * wide.gap / section.limit, abs=0.01)
+    assert [row.group.value for row in section.drawn if row.cut_high] == ["2"]
+    assert not any(row.cut_low for row in section.drawn)
+    text = render(evaluate(predictions, groups=home, **FAST))
+    assert text.count('data-cut="high"') == 1
+    assert "it goes on beyond the line" in text
+    few, home = drawn(8, [300, 300], [0, 0])
+    calm = evaluate(few, groups=home, **FAST)
+    assert "it goes on beyond the line" not in render(calm)
 
 
 def test_a_page_of_many_groups_draws_some_and_lists_all():

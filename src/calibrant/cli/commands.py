@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from calibrant.cli.console import (
     show_comparison,
     show_evaluation,
     show_metrics,
+    show_warnings,
     speak_plainly,
 )
 from calibrant.cli.failures import EXCEEDED, command
@@ -31,11 +32,14 @@ from calibrant.cli.options import (
     Scores,
     Seed,
 )
-from calibrant.cli.thresholds import Threshold, check_held_against
+from calibrant.cli.thresholds import (
+    Failure,
+    Threshold,
+    check_groups_judged,
+    check_held_against,
+    failures_of,
+)
 from calibrant.functional.errors import InputError
-
-if TYPE_CHECKING:
-    from calibrant.evaluation import Evaluation
 
 __all__ = ["AsJson", "Quiet", "app", "main"]
 
@@ -94,13 +98,18 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Judge every group of rows as well: a .csv, .parquet, .arrow, .feather, .npy or "
-            ".npz file with the group (sensor, site, ...) of each row, in the order of FILE.",
+            ".npz file with the group (sensor, site, ...) of each row, by id or in the order of "
+            "FILE.",
             metavar="FILE",
         ),
     ] = None,
     group_column: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(help="Its column, where the file has several.", metavar="NAME"),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(help="Its column of ids, if that is not called id.", metavar="NAME"),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
@@ -117,6 +126,14 @@ def evaluate(
             metavar="NAME=LIMIT",
         ),
     ] = None,
+    fail_groups: Annotated[
+        bool,
+        typer.Option(
+            "--fail-groups",
+            help="The same if any group of --groups is over- or underconfident; with --fail-on "
+            "bound, also if one has too few rows.",
+        ),
+    ] = False,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -146,14 +163,15 @@ def evaluate(
     metrics = _wanted(metric, thresholds)
     if report is not None:
         check_report(report)
-    if group_column is not None and groups is None:
-        raise InputError("--group-column is of the file of --groups: name one")
+    column = _column(group_column, id_column, groups)
+    if fail_groups:
+        check_groups_judged(groups=groups is not None, intervals=intervals)
 
     from calibrant.evaluation import evaluate as judge
     from calibrant.evaluation import read_groups
 
     source = Path(f"example:{example}") if file is None else file
-    grouped = None if groups is None else read_groups(groups, group_column)
+    grouped = None if groups is None else read_groups(groups, column, id_column)
     predictions = read(source, logits, labels, ignore_index, quiet=quiet)
     found = judge(
         predictions,
@@ -167,13 +185,16 @@ def evaluate(
     )
     if report is not None:
         write_report(found, predictions, report)
+    failures = failures_of(found, thresholds, fail_on, by_groups=fail_groups)
+    show_warnings(found)
     if as_json:
-        echo_json(found.to_dict())
+        echo_json({**found.to_dict(), "failed": [failure._asdict() for failure in failures]})
     elif not quiet:
         show_evaluation(found, make_console())
     if report is not None and not quiet:
         show_report(report, stderr=as_json)
-    _judge_thresholds(found, thresholds, fail_on, quiet=quiet or as_json)
+    limits = [*(one.name for one in thresholds), *(["groups"] if fail_groups else [])]
+    _tell_limits(failures, limits, quiet=quiet or as_json)
 
 
 @app.command()
@@ -278,14 +299,24 @@ def _checked(metric: list[str] | None) -> list[str]:
     return names
 
 
-def _judge_thresholds(
-    found: Evaluation, thresholds: list[Threshold], fail_on: str, *, quiet: bool
-) -> None:
-    failures = [t.failed(found[t.name], fail_on) for t in thresholds]
-    told = [failure for failure in failures if failure is not None]
-    for failure in told:
-        make_console(stderr=True).print(f"failed: {failure}", style="red", soft_wrap=True)
-    if told:
+def _column(given: list[str] | None, id_column: str | None, groups: Path | None) -> str | None:
+    """The one column of groups that was named, if any."""
+    for option, names in (("--group-column", given), ("--id-column", id_column)):
+        if names and groups is None:
+            raise InputError(f"{option} is of the file of --groups: name one")
+    if given and len(given) > 1:
+        raise InputError(
+            f"--group-column names one column, found {', '.join(map(repr, given))}: run once for "
+            "each"
+        )
+    return given[0] if given else None
+
+
+def _tell_limits(failures: list[Failure], limits: list[str], *, quiet: bool) -> None:
+    """Say which limits failed, and exit with the code of that; or that all are kept."""
+    for failure in failures:
+        make_console(stderr=True).print(f"failed: {failure.says}", style="red", soft_wrap=True)
+    if failures:
         raise typer.Exit(EXCEEDED)
-    if thresholds and not quiet:
-        typer.echo(f"within limits: {', '.join(t.name for t in thresholds)}")
+    if limits and not quiet:
+        typer.echo(f"within limits: {', '.join(limits)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _USUAL_WIDTH = 80
 _WIDEST = 100  # longer lines are hard to read
 _NARROW = 72  # below this, figures go by their short names alone
-_PLAIN = {"−": "-", "–": "-", "∞": "inf", "×": "x", "─": "-", "…": "...", "\u00a0": " "}
+_PLAIN = {"−": "-", "–": "-", "∞": "inf", "×": "x", "≤": "<=", "─": "-", "…": "...", "\u00a0": " "}
 
 
 def speak_plainly() -> None:
@@ -86,6 +86,15 @@ def show_evaluation(evaluation: Evaluation, console: Console) -> None:
         show_groups(evaluation.groups, console)
 
 
+def show_warnings(evaluation: Evaluation) -> None:
+    """Print what is suspect on stderr, but for what reading the file has said already."""
+    from calibrant.evaluation.passing import LIKE_PROBABILITIES
+
+    for said in evaluation.warnings:
+        if said != LIKE_PROBABILITIES:
+            make_console(stderr=True).print(f"warning: {said}", style="yellow", soft_wrap=True)
+
+
 def figure_table(evaluation: Evaluation, *, narrow: bool = False) -> Table:
     """The figures, one line each; intervals only where there are some."""
     from calibrant.report import words
@@ -141,13 +150,26 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             name,
             *(words.figure_text(name, value) for value in (one.a, one.b, one.difference)),
             interval_text(name, one.low, one.high),
-            {"a": "A", "b": "B"}.get(one.winner, words.NOTHING),
+            _winner(comparison, name),
         )
     console.print(table)
+    if any(_winner(comparison, name).startswith("(") for name in comparison.differences):
+        console.print(
+            f"(A), (B): hinted at, not shown among {comparison.num_tested} metrics (Holm)",
+            style="dim",
+        )
     console.print(
         "Of calibration errors, the values less what chance adds to each are compared.",
         style="dim",
     )
+
+
+def _winner(comparison: Comparison, name: str) -> str:
+    """Which is better: ``B``, or ``(B)`` where that does not hold up among so many metrics."""
+    winner = comparison[name].winner
+    if winner == "neither":
+        return "–"
+    return winner.upper() if name in comparison.shown else f"({winner.upper()})"
 
 
 def show_choice(choice: Choice, console: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calibrant.cli.console import make_table
-from calibrant.evaluation.groups import FEW, OVER, UNDER
+from calibrant.evaluation.groups import FEW, FEWEST, OVER, UNDER, UNSHOWN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 30
 _WIDE, _NARROW = 76, 60  # columns below which ECE, and the two that make the gap, are left out
-_JUDGED = {OVER: "too sure", UNDER: "too unsure", FEW: "too few"}
+_JUDGED = {OVER: "too sure", UNDER: "too unsure", UNSHOWN: "no gap", FEW: "few"}
+_LEGEND = {
+    "no gap": "no gap: none is shown",
+    "few": f"few: {FEW}",
+    "not tested": f"not tested: fewer than {FEWEST} rows, or images",
+    "looks off": "looks off: too few rows, and an interval without 0: more rows are needed",
+    "≤": "≤: points by which it could at most be off, the wider end of the interval",
+}
 
 
 def show_groups(groups: Groups, console: Console) -> None:
@@ -34,8 +41,9 @@ def show_groups(groups: Groups, console: Console) -> None:
             table.add_column(heading, justify="right", no_wrap=True)
     if bounded:
         table.add_column("judged", no_wrap=True)
-    for group in shown:
-        table.add_row(*_cells(group, bounded, narrow, narrower))
+    cells = [_cells(group, bounded, narrow, narrower) for group in shown]
+    for line in cells:
+        table.add_row(*line)
     console.print()
     console.print(table)
     if len(shown) < len(ordered):
@@ -49,6 +57,11 @@ def show_groups(groups: Groups, console: Console) -> None:
             f"number of groups{chance}",
             style="dim",
         )
+        used = [said for word, said in _LEGEND.items() if any(word in one[-1] for one in cells)]
+        if used:
+            console.print("; ".join(used), style="dim")
+    if any("–" in line for line in cells):
+        console.print("–: no rows to compute it from", style="dim")
 
 
 def _kept(ordered: list[Group]) -> list[Group]:
@@ -78,5 +91,14 @@ def _cells(group: Group, bounded: bool, narrow: bool, narrower: bool) -> list[st
         if bounded:
             cells.append(words.number(group.chance_ece))
     if bounded:
-        cells.append(_JUDGED.get(group.finding or "", words.NOTHING))
+        cells.append(_judged(group, narrower))
     return cells
+
+
+def _judged(group: Group, narrower: bool) -> str:
+    """What it was found to be, and where no gap is shown, by how much it could be off."""
+    if group.looks_off:
+        return "looks off"
+    word = _JUDGED.get(group.finding or "", "not tested")
+    bounded = group.finding in (UNSHOWN, FEW) and not narrower
+    return f"{word} ≤ {100 * group.widest:.1f}" if bounded else word

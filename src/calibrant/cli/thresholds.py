@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
+    from calibrant.evaluation import Evaluation, Group, Groups
     from calibrant.evaluation.value import Figure
 
 
@@ -16,6 +17,57 @@ def check_held_against(on: str, *, intervals: bool) -> None:
         raise InputError(f"--fail-on is value or bound, found {on!r}")
     if on == "bound" and not intervals:
         raise InputError("--fail-on bound holds limits against intervals: drop --no-intervals")
+
+
+def check_groups_judged(*, groups: bool, intervals: bool) -> None:
+    """An error where --fail-groups has no groups to judge, or nothing to judge them by."""
+    if not groups:
+        raise InputError("--fail-groups fails for groups that are off: name their file by --groups")
+    if not intervals:
+        raise InputError("--fail-groups judges groups by intervals: drop --no-intervals")
+
+
+class Failure(NamedTuple):
+    """A limit that was passed: the option that set it, of what it is, and the words for it."""
+
+    option: str
+    name: str
+    says: str
+
+
+def failures_of(
+    found: Evaluation, thresholds: list[Threshold], on: str, *, by_groups: bool
+) -> list[Failure]:
+    """Every limit that was passed: those of figures, then the groups that are off."""
+    failures = []
+    for one in thresholds:
+        says = one.failed(found[one.name], on)
+        if says is not None:
+            failures.append(Failure(one.option, one.name, says))
+    if by_groups and found.groups is not None:
+        failures += _off(found.groups, on)
+    return failures
+
+
+def _off(groups: Groups, on: str) -> list[Failure]:
+    """The groups that are off; held against the bound, those of too few rows as well."""
+    those = [one for one in groups.by_gap if one.is_off or (on == "bound" and one.is_few)]
+    return [
+        Failure("--fail-groups", one.value, f"{groups.name} {_described(one)} (--fail-groups)")
+        for one in those
+    ]
+
+
+def _described(group: Group) -> str:
+    from calibrant.report import words
+
+    gap = f"gap {words.points(group.gap)} points" if group.num_rows else "no rows"
+    if group.gap_low is not None and group.gap_high is not None:
+        gap += f", interval {words.points(group.gap_low)} to {words.points(group.gap_high)}"
+    number = f"{group.num_rows:,} row{'' if group.num_rows == 1 else 's'}"
+    if group.is_off:
+        return f"{group.value} is {group.finding}: {gap}, {number}"
+    return f"{group.value}: {group.finding} ({gap}, {number})"
 
 
 class Threshold(NamedTuple):

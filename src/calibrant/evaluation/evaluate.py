@@ -10,7 +10,8 @@ from torch import Tensor
 
 from calibrant._version import __version__
 from calibrant.evaluation.bootstrap import affordable, kept_states
-from calibrant.evaluation.group_files import as_groups, doubts_of_groups
+from calibrant.evaluation.group_doubts import doubts_of_groups
+from calibrant.evaluation.group_files import as_groups
 from calibrant.evaluation.grouping import by_group
 from calibrant.evaluation.groups import told_of_groups
 from calibrant.evaluation.hypothesis import calibration_test
@@ -52,7 +53,7 @@ def evaluate(
     resamples: int = 1000,
     seed: int = 0,
     groups: Any = None,
-    group_name: str = "group",
+    group_name: str | None = None,
     progress: bool = False,
 ) -> Evaluation:
     """Ask how far a classifier's probabilities can be believed.
@@ -64,7 +65,8 @@ def evaluate(
 
     ``groups`` has a value for each row (or image): the figures are then also those of every
     group (``Evaluation.groups``), and the verdict names the worst. ``group_name`` is what they
-    are groups by. `calibrant.evaluation.read_groups` reads them from a file, name and all.
+    are groups by, if not by the name of a Series. `calibrant.evaluation.read_groups` reads them
+    from a file, name and all.
 
     >>> import numpy as np
     >>> from calibrant import Predictions
@@ -161,7 +163,7 @@ def evaluate(
         tallies=tally(tables, num_bins),
         verdict=verdict,
         groups=by_groups,
-        warnings=(*doubts(predictions), *doubts_of_groups(grouped, predictions)),
+        warnings=(*doubts(predictions), *doubts_of_groups(grouped, predictions, tables.ranks)),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrant.evaluation.group_ids import as_text, places, uncompared
 from calibrant.functional.errors import InputError, first
 from calibrant.functional.rows import as_numpy
 from calibrant.predictions import Predictions
@@ -22,7 +23,8 @@ from calibrant.predictions.table_files import open_table
 
 MOST_GROUPS = 1_000
 ENDINGS = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".npz")
-_NOT_GROUPS = ("id", "", "Unnamed: 0", "__index_level_0__")  # ids, and row numbers pandas writes
+_IDS = ("id", "ids")
+_NOT_GROUPS = (*_IDS, "", "Unnamed: 0", "__index_level_0__")  # and row numbers of pandas
 _MISSING = ("", "nan", "nat", "<na>")  # as NumPy and pandas write a missing value among texts
 
 
@@ -32,99 +34,120 @@ class GroupValues(NamedTuple):
     title: str
     names: tuple[str, ...]
     codes: NDArray[np.int64]
+    doubts: tuple[str, ...] = ()  # what could not be checked, in words
 
 
 class GroupColumn(NamedTuple):
     """A column read from a file: its name, its values, and the ids of its rows if it has any."""
 
     title: str
-    values: NDArray[Any]
+    values: Any  # an array from a file, or whatever was given
     ids: NDArray[Any] | None = None
+    file: Path | None = None
+    lines: tuple[int, ...] | None = None  # where the values are in a .csv
 
 
-def read_groups(path: str | os.PathLike[str], column: str | None = None) -> GroupColumn:
+def read_groups(
+    path: str | os.PathLike[str], column: str | None = None, id_column: str | None = None
+) -> GroupColumn:
     """One value a row from a .csv, .parquet, .arrow, .feather, .npy or .npz file.
 
     ``column`` names the column (or array of an .npz) where there are several. A .csv begins
-    with the names of its columns, and its values are text. A column ``id`` is taken as ids.
+    with the names of its columns, and its values are text. ``id_column`` is the column of ids;
+    if left out, one called ``id`` or ``ids`` is, where there is one.
     """
     file = existing_file(path, ENDINGS)
     with reading(file):
         ending = file.suffix.lower()
         if ending == ".npy":
-            if column is not None:
-                raise InputError("an .npy has no columns: leave --group-column (column=) out")
-            return GroupColumn(file.stem, load_npy(file))
+            if column is not None or id_column is not None:
+                option = "--group-column (column=)" if column else "--id-column (id_column=)"
+                raise InputError(f"an .npy has no columns: leave {option} out")
+            return GroupColumn(file.stem, load_npy(file), file=file)
         if ending == ".csv":
-            return _from_csv(file, column)
+            return _from_csv(file, column, id_column)
         if ending == ".npz":
             with load_npy(file) as held:
-                names = list(held.files)
-                title = _chosen(names, column)
-                return GroupColumn(title, held[title], held["ids"] if "ids" in names else None)
+                title, named = _chosen(list(held.files), column, id_column)
+                return GroupColumn(title, held[title], held[named] if named else None, file)
         table = open_table(file)
-        title = _chosen(table.names, column)
-        with_ids = "id" in table.names and title != "id"
-        _, read = table.columns([title, "id"] if with_ids else [title])
+        title, named = _chosen(table.names, column, id_column)
+        _, read = table.columns([title, named] if named else [title])
         if title not in read:
             raise InputError("the table is empty: no groups")
-        return GroupColumn(title, read[title], read.get("id"))
+        return GroupColumn(title, read[title], read[named] if named else None, file)
 
 
-def _from_csv(file: Path, column: str | None) -> GroupColumn:
+def _from_csv(file: Path, column: str | None, id_column: str | None) -> GroupColumn:
+    kept, numbers = [], []
     with file.open(encoding="utf-8-sig", newline="") as lines:
         table = csv.reader(lines)
         header = [name.strip() for name in next(table, [])]
-        title = _chosen(header, column)
-        place = header.index(title)
-        # A line without a value of one column is a missing value; csv leaves out empty lines.
-        kept = [line or [""] for line in table]
-    for number, line in enumerate(kept, start=2):
+        title, named = _chosen(header, column, id_column)
+        start = table.line_num + 1
+        for line in table:
+            kept.append(line)
+            numbers.append(start)
+            start = table.line_num + 1
+    while kept and not kept[-1]:  # empty lines at the end
+        del kept[-1], numbers[-1]
+    if len(header) == 1:
+        kept = [line or [""] for line in kept]  # an empty line is a missing value
+    for line, number in zip(kept, numbers, strict=True):
         if len(line) != len(header):
             raise InputError(
                 f"line {number} has {len(line)} values, the first line names {len(header)} columns"
             )
-    values = np.array([line[place].strip() for line in kept], dtype=object)
-    if "id" not in header or title == "id":
-        return GroupColumn(title, values)
-    ids = np.array([line[header.index("id")] for line in kept], dtype=object)
-    return GroupColumn(title, values, ids)
+
+    def values_of(name: str) -> NDArray[Any]:
+        place = header.index(name)
+        return np.array([line[place].strip() for line in kept], dtype=object)
+
+    ids = values_of(named) if named else None
+    return GroupColumn(title, values_of(title), ids, file, tuple(numbers))
 
 
-def _chosen(names: list[str], column: str | None) -> str:
-    """The column asked for, or the only one that can be meant."""
+def _chosen(names: list[str], column: str | None, id_column: str | None) -> tuple[str, str | None]:
+    """The column asked for, or the only one that can be meant; and that of the ids, if any."""
     found = first((repr(name) for name in names), 12) or "none"
-    if column is not None:
-        if column not in names:
-            raise InputError(f"no column is called {column!r}; found {found}")
-        return column
-    possible = [name for name in names if name not in _NOT_GROUPS and name != "ids"]
-    if len(possible) != 1:
-        raise InputError(
-            f"which column holds the groups? Name it with --group-column; found {found}"
-        )
-    return possible[0]
+    for asked in (column, id_column):
+        if asked is not None and asked not in names:
+            raise InputError(f"no column is called {asked!r}; found {found}")
+    if column is None:
+        aside = (*_NOT_GROUPS, id_column)
+        possible = [name for name in names if name not in aside]
+        if len(possible) != 1:
+            raise InputError(
+                "which column holds the groups? Name it with --group-column (column=); found "
+                f"{found}"
+            )
+        column = possible[0]
+    if column == id_column:
+        raise InputError(f"{column!r} cannot be both the groups and the ids: name two columns")
+    usual = (name for name in _IDS if name in names and name != column)
+    return column, id_column or next(usual, None)
 
 
-def as_groups(groups: Any, predictions: Predictions, title: str) -> GroupValues:
-    """Checked: one value for each row (or image), none missing, at least two different ones."""
-    ids = None
-    if isinstance(groups, GroupColumn):
-        title, groups, ids = groups
-    given = as_numpy(groups) if isinstance(groups, torch.Tensor) else np.asarray(groups)
-    rows = predictions.num_rows
-    what = "images" if predictions.is_dense else "rows"
+def as_groups(groups: Any, predictions: Predictions, title: str | None = None) -> GroupValues:
+    """Checked: one value for each row (or image), none missing, at least two different ones.
+
+    ``title`` is what they are groups by; if left out, the name of the column or Series.
+    """
+    column = groups if isinstance(groups, GroupColumn) else GroupColumn(_name_of(groups), groups)
+    given = column.values
+    given = as_numpy(given) if isinstance(given, torch.Tensor) else np.asarray(given)
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
-    if given.shape != (rows,):
-        one_less = given.shape == (rows - 1,)
-        raise InputError(
-            f"groups need one value for each of the {rows:,} {what}, rows to be ignored included; "
-            f"found shape {given.shape}"
-            + ("; the first line of a .csv is taken as the names of its columns" * one_less)
-        )
-    _check_ids(ids, predictions)
-    names = _texts(given)
+    if given.shape != (predictions.num_rows,):
+        raise _wrong_length(given.shape, column.file, predictions)
+    names = _texts(given, column)
+    doubts: tuple[str, ...] = ()
+    if column.file is not None:
+        doubts = uncompared(column.ids, predictions.ids)
+        if column.ids is not None and predictions.ids is not None:
+            with reading(column.file):
+                order = places(column.ids, predictions.ids)
+            given, names = given[order], names[order]
     kinds, codes = np.unique(given if given.dtype.kind in "iufb" else names, return_inverse=True)
     if len(kinds) == 1:
         raise InputError(
@@ -137,26 +160,31 @@ def as_groups(groups: Any, predictions: Predictions, title: str) -> GroupValues:
             "a measurement? Gather values into ranges first"
         )
     texts = {int(code): str(name) for code, name in zip(codes, names, strict=True)}
-    return GroupValues(
-        title, tuple(texts[code] for code in range(len(kinds))), codes.astype(np.int64)
-    )
+    named = tuple(texts[code] for code in range(len(kinds)))
+    return GroupValues(title or column.title, named, codes.astype(np.int64), doubts)
 
 
-def doubts_of_groups(groups: GroupValues | None, predictions: Predictions) -> tuple[str, ...]:
-    """A warning where each group has one label: by true class even calibrated rows are off."""
-    if groups is None or predictions.is_dense:
-        return ()
-    labels = as_numpy(predictions.labels).astype(np.int64)
-    pairs = len(np.unique(groups.codes * (labels.max() + 1 - labels.min()) + labels))
-    if pairs > len(groups.names) or len(labels) < 2 * len(groups.names):
-        return ()
-    return (
-        "all rows of a group have the same label: calibrated confidences hold for groups known "
-        "beforehand, and not for those of one true class; take the predicted class instead",
-    )
+def _name_of(groups: Any) -> str:
+    """The name of a pandas (or other) Series, or a word for groups that have none."""
+    name = None if isinstance(groups, torch.Tensor) else getattr(groups, "name", None)
+    return name if isinstance(name, str) and name else "group"
 
 
-def _texts(given: NDArray[Any]) -> NDArray[Any]:
+def _wrong_length(
+    shape: tuple[int, ...], file: Path | None, predictions: Predictions
+) -> InputError:
+    """What to say where there is not one value for each row; it names the file if there is one."""
+    rows, what = predictions.num_rows, "images" if predictions.is_dense else "rows"
+    found = f"{shape[0]:,} values" if len(shape) == 1 else f"shape {shape}"
+    told = f"{file.name} has" if file else "groups have"
+    told += f" {found}, the predictions {rows:,} {what}: there must be one value for each, "
+    told += "rows to be ignored included"
+    if file is not None and file.suffix.lower() == ".csv" and shape == (rows - 1,):
+        told += "; the first line of a .csv is taken as the names of its columns"
+    return InputError(told)
+
+
+def _texts(given: NDArray[Any], column: GroupColumn) -> NDArray[Any]:
     """Each value as text; an error where some are missing."""
     if given.dtype.kind in "iub":
         return given.astype(str)
@@ -166,31 +194,18 @@ def _texts(given: NDArray[Any]) -> NDArray[Any]:
     texts = [_text(value) for value in values]
     missing = [row for row, text in enumerate(texts) if text is None]
     if missing:
+        where = f"first rows: {first(missing)}"
+        if column.lines is not None:
+            where = f"first lines: {first(column.lines[row] for row in missing)}"
         raise InputError(
-            f"groups have {len(missing):,} missing values (first rows: {first(missing)}): give "
-            "these rows a group of their own, such as 'unknown', or leave them out of both files"
+            f"{column.file.name if column.file else 'groups'}: {len(missing):,} missing values "
+            f"({where}): give these rows a group of their own, such as 'unknown', or leave them "
+            f"out of both {'files' if column.file else 'groups and predictions'}"
         )
-    return np.array(texts)
+    return np.array(texts, dtype=object)  # of their own length each: one may be very long
 
 
 def _text(value: Any) -> str | None:
     """A value as text, None where it is missing."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    text = str(value).strip()
-    if value is None or text.lower() in _MISSING:
-        return None
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else text
-
-
-def _check_ids(ids: NDArray[Any] | None, predictions: Predictions) -> None:
-    """An error where both have ids and they differ: the rows are then not the same."""
-    if ids is None or predictions.ids is None:
-        return
-    theirs = np.asarray(predictions.ids).astype(str)
-    wrong = np.flatnonzero(np.asarray(ids).astype(str) != theirs)
-    if len(wrong):
-        raise InputError(
-            f"the ids of the groups are not those of the predictions in {len(wrong):,} rows, first "
-            f"{first(wrong.tolist())}: bring both into the same order"
-        )
+    text = as_text(value)
+    return None if value is None or text.lower() in _MISSING else text

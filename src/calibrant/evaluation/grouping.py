@@ -16,7 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrant.evaluation.groups import FEW, OVER, UNDER, UNSHOWN, Group, Groups
+from calibrant.evaluation.groups import (
+    COULD_HIDE,
+    FEW,
+    FEWEST,
+    OVER,
+    UNDER,
+    UNSHOWN,
+    UNTESTED,
+    UNTESTED_IMAGES,
+    Group,
+    Groups,
+)
 from calibrant.evaluation.inversion import chance_level, invert
 from calibrant.evaluation.tails import wrong_tails
 from calibrant.functional.binning import bin_index, bin_sums
@@ -36,8 +47,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-FEWEST = 20  # rows, or images: fewer are not judged
-_COULD_HIDE = 0.1  # a gap that a group must be able to rule out, or it has too few rows
 _FEW_OF_A_KIND = 10  # right or wrong rows, below which their spread says too little
 _DRAWS = 20_000  # resamples shared among the groups
 
@@ -79,7 +88,9 @@ def by_group(
         judged = plan is not None and len(mine) > 0
         found.append(group.bounded(figures, plan, number) if judged and plan else figures)
     level = 0.95 if plan is None else plan.level
-    return Groups(values.title, tuple(found if plan is None else _judged(found, plan)), level)
+    if plan is not None:
+        found = _judged(found, plan, UNTESTED_IMAGES if predictions.is_dense else UNTESTED)
+    return Groups(values.title, tuple(found), level)
 
 
 class _Rows:
@@ -169,14 +180,14 @@ class _Rows:
         return max(mean - half, -1.0), min(mean + half, 1.0), 1.0 if mean == 0 else p_value
 
 
-def _judged(groups: list[Group], plan: Plan) -> list[Group]:
+def _judged(groups: list[Group], plan: Plan, untested: str) -> list[Group]:
     """The groups with what they are found to be, among so many."""
     adjusted = holm([group.p_value for group in groups])
     return [
         replace(
             group,
             p_adjusted=p_value,
-            finding=FEW if p_value is None else _finding(group, p_value < 1 - plan.level),
+            finding=untested if p_value is None else _finding(group, p_value < 1 - plan.level),
         )
         for group, p_value in zip(groups, adjusted, strict=True)
     ]
@@ -189,4 +200,4 @@ def _finding(group: Group, sure: bool) -> str:
         return OVER
     if sure and group.gap_high < 0:
         return UNDER
-    return FEW if max(-group.gap_low, group.gap_high) >= _COULD_HIDE else UNSHOWN
+    return FEW if group.widest >= COULD_HIDE else UNSHOWN

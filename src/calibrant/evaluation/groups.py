@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from calibrant.evaluation.verdict import chance_words, percent, rows
+from calibrant.functional.errors import no_such
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from calibrant.evaluation.value import Verdict
 
-OVER, UNDER, UNSHOWN, FEW = "overconfident", "underconfident", "no gap shown", "too few rows"
+FEWEST = 20  # rows, or images: fewer are not tested
+COULD_HIDE = 0.1  # a gap that a group must be able to rule out, or it has too few rows
+OVER, UNDER, UNSHOWN = "overconfident", "underconfident", "no gap shown"
+FEW = f"too few rows to rule out {100 * COULD_HIDE:.0f} points"
+UNTESTED = f"not tested: fewer than {FEWEST} rows"
+UNTESTED_IMAGES = f"not tested: fewer than {FEWEST} images"
+LOOKS_OFF = "looks off, more rows are needed"  # beside a finding of too few rows
 _NAMED = 5  # groups that a sentence names
 
 
@@ -38,12 +45,35 @@ class Group:
     chance_ece: float | None = None  # the ECE calibrated rows as many reach by chance, 95% quantile
     p_value: float | None = None  # of the hypothesis that the group's mean gap is chance
     p_adjusted: float | None = None  # the same among so many groups, by Holm
-    finding: str | None = None  # one of the four words above
+    finding: str | None = None  # one of the words above
 
     @property
     def is_off(self) -> bool:
         """Whether it is shown to be over- or underconfident."""
         return self.finding in (OVER, UNDER)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether it has rows enough for a test."""
+        return self.p_value is not None
+
+    @property
+    def is_few(self) -> bool:
+        """Whether it has too few rows: to be tested, or to rule out a wide gap."""
+        return self.finding in (FEW, UNTESTED, UNTESTED_IMAGES)
+
+    @property
+    def looks_off(self) -> bool:
+        """Whether it has too few rows, but an interval of the gap without 0."""
+        low, high = self.gap_low or 0.0, self.gap_high or 0.0
+        return self.is_few and low * high > 0
+
+    @property
+    def widest(self) -> float:
+        """The widest gap that the interval leaves, by its size; NaN without an interval."""
+        if self.gap_low is None or self.gap_high is None:
+            return math.nan
+        return max(abs(self.gap_low), abs(self.gap_high))
 
 
 @dataclass(frozen=True)
@@ -58,18 +88,29 @@ class Groups:
         for group in self.groups:
             if group.value == str(value):
                 return group
-        raise KeyError(f"no group is called {value!r}")
+        raise no_such("group", str(value), self.keys())
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.groups or str(value) in self.keys()
 
     def __len__(self) -> int:
         return len(self.groups)
 
+    def keys(self) -> list[str]:
+        """The groups' names."""
+        return [group.value for group in self.groups]
+
     @property
     def by_gap(self) -> list[Group]:
-        """The groups, the most overconfident first; those of too few rows last."""
+        """The most overconfident first; those of too few rows last, the widest gap first."""
 
         def place(group: Group) -> tuple[bool, float]:
-            few = group.finding == FEW or math.isnan(group.gap)
-            return few, 0.0 if math.isnan(group.gap) else -group.gap
+            if math.isnan(group.gap):
+                return True, 0.0
+            return group.is_few, -abs(group.gap) if group.is_few else -group.gap
 
         return sorted(self.groups, key=place)
 
@@ -80,8 +121,8 @@ class Groups:
 
     @property
     def few(self) -> list[Group]:
-        """The groups with too few rows to judge."""
-        return [group for group in self.groups if group.finding == FEW]
+        """The groups with too few rows to be tested, or to rule out a wide gap; widest first."""
+        return [group for group in self.by_gap if group.is_few]
 
     @property
     def worst(self) -> Group | None:
@@ -101,23 +142,29 @@ class Groups:
         """The outcome in a sentence or two: how many groups are off, and the worst of them."""
         if all(group.finding is None for group in self.groups):
             return f"{len(self)} groups by {self.name}, not judged: that needs intervals."
-        tested = sum(group.p_value is not None for group in self.groups)
-        among = f"corrected for {tested} groups (Holm)"
+        tested = sum(group.is_tested for group in self.groups)
+        among = f", corrected for {tested} groups (Holm)" if tested > 1 else ""
         sides = {finding: self._shown(finding) for finding in (OVER, UNDER)}
         parts = [
             f"{len(found)} of {len(self)} groups by {self.name} "
-            f"{'is' if len(found) == 1 else 'are'} {finding}, {among}: {self._told(found)}."
+            f"{'is' if len(found) == 1 else 'are'} {finding}{among}: {self._told(found)}."
             for finding, found in sides.items()
             if found
         ]
-        worst = self.worst
-        if not parts and worst is not None:
-            enough = " with rows enough" if self.few else ""
-            parts.append(
-                f"None of the {len(self) - len(self.few)} groups by {self.name}{enough} is shown "
-                f"to be over- or underconfident, {among}; the widest gap is that of "
-                f"{self._described(worst)}, which chance could explain."
-            )
+        if not parts and tested:
+            worst = self.worst
+            which = "" if tested == len(self) else " tested"
+            none = f"None of the {tested} groups by {self.name}{which} is"
+            if tested == 1:
+                none = f"The one group by {self.name} tested is not"
+            told = f"{none} shown to be over- or underconfident{among}"
+            if worst is not None:
+                enough = " with rows enough" if any(one.finding == FEW for one in self) else ""
+                told += (
+                    f"; the widest gap{enough} is that of {self._described(worst)}, which chance "
+                    "could explain"
+                )
+            parts.append(f"{told}.")
         return " ".join([*parts, *self._too_few()])
 
     def _told(self, found: Sequence[Group]) -> str:
@@ -126,8 +173,7 @@ class Groups:
         text = ("the worst is " if others else "") + self._described(worst)
         if not others:
             return text
-        more = ", ..." if len(others) > _NAMED else ""
-        return f"{text}; also {', '.join(others[:_NAMED])}{more}"
+        return f"{text}; also {_listed(others)}"
 
     def _described(self, group: Group) -> str:
         assert group.gap_low is not None
@@ -143,12 +189,24 @@ class Groups:
         )
 
     def _too_few(self) -> list[str]:
-        if not self.few:
-            return []
-        named = ", ".join(f"{one.value} ({rows(one.num_rows)})" for one in self.few[:_NAMED])
-        more = ", ..." if len(self.few) > _NAMED else ""
-        number = "1 group has" if len(self.few) == 1 else f"{len(self.few)} groups have"
-        return [f"{number} too few rows to judge: {named}{more}."]
+        few = [one for one in self.few if one.finding == FEW]
+        untested = [one for one in self.few if one.finding != FEW]
+        said = []
+        if few:
+            number = "1 group has" if len(few) == 1 else f"{len(few)} groups have"
+            named = [
+                f"{one.value} ({rows(one.num_rows)}, up to {percent(one.widest)})" for one in few
+            ]
+            said.append(f"{number} {FEW}: {_listed(named)}.")
+        if untested:
+            number = "1 group was" if len(untested) == 1 else f"{len(untested)} groups were"
+            named = [f"{one.value} ({_size(one)})" for one in untested]
+            why = str(untested[0].finding).replace(": ", ", with ")
+            said.append(f"{number} {why}: {_listed(named)}.")
+        if odd := [one.value for one in self.few if one.looks_off]:
+            verb = "looks" if len(odd) == 1 else "look"
+            said.append(f"Of these {_listed(odd)} {verb} off: more rows are needed.")
+        return said
 
     def to_frame(self) -> pd.DataFrame:
         """The groups as a table, one row each."""
@@ -165,6 +223,17 @@ class Groups:
             "worst": None if worst is None else worst.value,
             "groups": [asdict(group) for group in self.groups],
         }
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _size(group: Group) -> str:
+    """How many rows, or images, it has."""
+    if group.num_units == group.num_rows:
+        return rows(group.num_rows)
+    return "1 image" if group.num_units == 1 else f"{group.num_units:,} images"
 
 
 def told_of_groups(verdict: Verdict, groups: Groups) -> Verdict:

@@ -9,6 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from calibrant.functional.blocks import Array, warn_of_probabilities
 from calibrant.predictions import Predictions
 
+# Who reads or makes such logits is warned there and then, in other words.
+LIKE_PROBABILITIES = (
+    "rows of these logits lie in [0, 1] and sum to one: if they are probabilities, every "
+    "figure here is wrong; give them as probabilities (from_probs, --probs, or 'probs' as "
+    "their name in the file)"
+)
+
 
 def batches(predictions: Predictions, progress: bool) -> Iterator[tuple[Array, Array | None]]:
     """Scores and labels, with a bar on the terminal if asked for."""
@@ -48,10 +55,4 @@ def doubts(predictions: Predictions) -> tuple[str, ...]:
         some = next(iter(predictions.batches()))[0] if predictions.is_lazy else predictions.array
         seen.clear()
         warn_of_probabilities(some, stacklevel=2)
-    if not seen:
-        return ()
-    return (
-        "rows of these logits lie in [0, 1] and sum to one: if they are probabilities, every "
-        "figure here is wrong; give them as probabilities (from_probs, --probs, or 'probs' as "
-        "their name in the file)",
-    )
+    return (LIKE_PROBABILITIES,) if seen else ()

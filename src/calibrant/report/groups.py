@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from calibrant.evaluation.groups import FEW, OVER, UNDER
+from calibrant.evaluation.groups import LOOKS_OFF, OVER, UNDER, UNSHOWN
 from calibrant.report import words
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class Row(NamedTuple):
     place: float
     low: float
     high: float
+    cut_low: bool  # whether the interval goes on beyond the line
+    cut_high: bool
 
 
 class GroupSection(NamedTuple):
@@ -41,16 +43,19 @@ class GroupSection(NamedTuple):
     limit: float
     level: str
     judged: bool
+    cut: bool  # whether any interval drawn goes on beyond the line
 
 
 def group_section(groups: Groups) -> GroupSection:
-    """The section's words and places; the most overconfident group first."""
+    """The section's words and places; the most overconfident group first.
+
+    The line reaches the widest gap, and the intervals of groups that have rows enough.
+    """
     ordered = groups.by_gap
     ends = [
         abs(end)
         for group in ordered
-        if group.finding != FEW
-        for end in (group.gap, group.gap_low, group.gap_high)
+        for end in (group.gap, *(() if group.is_few else (group.gap_low, group.gap_high)))
         if end is not None and end == end
     ]
     reach = 1.1 * max([*ends, 0.01])
@@ -61,16 +66,19 @@ def group_section(groups: Groups) -> GroupSection:
         drawn = [row for row in rows if row in first]
     else:
         drawn = rows
+    drawn = [row for row in drawn if row.group.num_rows]
     off = {row.side for row in rows} - {"inside"}
+    sound = any(group.finding == UNSHOWN for group in ordered)
     return GroupSection(
         title=groups.name,
         headline=groups.headline,
-        tone="harms" if "over" in off else "mixed" if off else "helps",
+        tone="harms" if "over" in off else "mixed" if off or not sound else "helps",
         rows=rows,
-        drawn=[row for row in drawn if row.group.num_rows],
+        drawn=drawn,
         limit=limit,
         level=words.percent(groups.level),
         judged=any(group.finding is not None for group in ordered),
+        cut=any(row.cut_low or row.cut_high for row in drawn),
     )
 
 
@@ -89,7 +97,7 @@ def _row(group: Group, limit: float) -> Row:
     return Row(
         group,
         _SIDES.get(group.finding or "", "inside"),
-        group.finding or "",
+        f"{group.finding}; {LOOKS_OFF}" if group.looks_off else group.finding or "",
         words.points(group.gap) if group.num_rows else words.NOTHING,
         span(group.gap_low, group.gap_high, points=True),
         span(group.ece_low, group.ece_high, points=False),
@@ -97,4 +105,6 @@ def _row(group: Group, limit: float) -> Row:
         place(group.gap),
         place(group.gap_low),
         place(group.gap_high),
+        group.gap_low is not None and group.gap_low < -limit,
+        group.gap_high is not None and group.gap_high > limit,
     )
