@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from bench_cases import TINY
 from calibrant.bench import Store, Suite
+from calibrant.bench.kept import find
 from calibrant.cli import app
 
 
@@ -92,6 +93,96 @@ def test_table_in_every_form(made, tmp_path, form, sign):
     assert "brier" in result.stdout
     result = run("table", made[1], "--format", form, "-m", "ece", "-o", tmp_path / "t")
     assert sign in (tmp_path / "t").read_text(encoding="utf-8")
+
+
+def test_table_of_calibrators_says_by_which_option_the_method_is_named(made):
+    result = run("table", made[1], "--down", "calibrator")
+    assert result.exit_code == 2
+    assert "say which with --method (cross_entropy, brier)" in " ".join(result.stderr.split())
+    shown = run("table", made[1], "--down", "calibrator", "--method", "brier")
+    assert "| temperature |" in shown.stdout
+
+
+def test_table_names_the_calibrators_it_does_not_show(tmp_path):
+    path, out = tmp_path / "more.yaml", tmp_path / "out"
+    text = TINY.format(seeds=[0], epochs=1, keep="predictions")
+    path.write_text(text.replace("calibrators: [", "calibrators: [vector, "))
+    assert run("run", path, "-o", out).exit_code == 0
+    line = "Also measured: after vector (`--calibrator NAME` shows it)."
+    assert line in run("table", out).stdout
+    assert "NLL, after vector" in run("table", out, "-m", "nll", "--calibrator", "vector").stdout
+
+
+def test_every_suite_that_was_run_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    out = tmp_path / "out"
+    for name, methods in (("mine", "brier"), ("small one", "cross_entropy")):
+        path = tmp_path / "a.yaml"
+        path.write_text(text.replace("name: tiny", f"name: {name}"))
+        assert run("run", path, "-o", out, "--only", methods).exit_code == 0
+        path.unlink()
+    assert "mine: 2 of 2 done" in run("status", out, "--suite", "mine").stdout
+    assert "small one: 2 of 2 done" in run("status", out, "--suite", "small one").stdout
+    assert run("status", out).stdout == run("status", out, "--suite", "small one").stdout
+    assert "| brier |" in run("table", out, "--suite", "mine").stdout
+    lost = run("table", out, "--suite", "mien")
+    assert lost.exit_code == 2
+    said = " ".join(lost.stderr.split())
+    assert "no suite is called 'mien'. Did you mean mine" in said
+    assert "All: mine, small_one, " in said
+    assert "digits" in said
+
+
+def test_a_shipped_suites_name_means_another_only_where_that_was_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, path = tmp_path / "out", tmp_path / "a.yaml"
+    text = TINY.format(seeds=[0], epochs=1, keep="rows").replace("name: tiny", "name: digits-short")
+    path.write_text(text)
+    shipped = Suite.read("digits-short")
+
+    def named():
+        return find(out, "digits-short").text
+
+    assert run("run", path, "-o", out, "--limit-minutes", "0").exit_code == 0
+    assert named() == text != shipped.text
+    assert run("run", "digits-short", "-o", out, "--limit-minutes", "0").exit_code == 0
+    assert named() == shipped.text
+    assert not list((out / "suites").glob("*.yaml"))
+    assert Suite.read(out / "suite.yaml").text == shipped.text
+
+
+def test_a_folder_of_suites_that_is_somebodys_own_is_left_alone(tmp_path):
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    own, other = tmp_path / "out" / "suites" / "tiny.yaml", tmp_path / "other.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(text + "# a draft\n")
+    other.write_text(text)
+    for path in (other, own):
+        assert run("run", path, "-o", tmp_path / "out", "--limit-minutes", "0").exit_code == 0
+        assert own.read_text() == text + "# a draft\n"
+        assert list(own.parent.iterdir()) == [own]
+    assert find(tmp_path / "out", "tiny").text == own.read_text()
+
+
+def test_the_suite_measured_beside_another_is_found_too(tmp_path):
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(text.replace("name: tiny", f"name: {name}"))
+    found = [tmp_path / f"{name}.yaml" for name in ("one", "two")]
+    run("run", found[0], "--with", found[1], "-o", tmp_path / "out", "--limit-minutes", "0")
+    assert find(tmp_path / "out", "two").name == "two"
+
+
+def test_progress_has_the_names_of_the_suite(tmp_path):
+    path = tmp_path / "named.yaml"
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    path.write_text(text.replace("brier: {loss: brier}", "ours: {loss: 'focal(gamma=2)+0.1*mdca'}"))
+    result = run("run", path, "-o", tmp_path / "out", "--only", "ours")
+    assert "1/1 done: ours: digits mlp focal(gamma=2)+0.1*mdca seed 0, " in result.stderr
+    told = run("run", path, "-o", tmp_path / "out", "--on", "pool", "--json").stdout.splitlines()
+    done = [json.loads(line) for line in told if '"done"' in line]
+    assert done[0]["method"] == "cross_entropy"
 
 
 def test_report_is_a_page(made, tmp_path):
@@ -226,4 +317,5 @@ def test_a_failed_run_is_told_and_the_exit_code_says_so(tmp_path):
     assert "--retry" in result.stderr
     result = run("run", path, "-o", tmp_path / "out", "--only", "wild")
     assert (result.exit_code, "diverged" in result.stderr) == (0, True)
+    assert result.stdout == "suite: 1 diverged\n"  # a result, which is told apart from a failure
     assert "0 of 2 done, 0 running, 2 failed" in run("status", tmp_path / "out").stdout

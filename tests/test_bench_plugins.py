@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from calibrant import losses
 from calibrant.bench import Store, Suite, plugins, register, run_suite, table
 from calibrant.bench.choosing import choice_path
+from calibrant.bench.kept import find
 from calibrant.bench.spec import key_of
 from calibrant.bench.status import status
 from calibrant.bench.suite import SHIPPED
@@ -175,6 +177,140 @@ def test_every_kind_can_be_ones_own(folder, tmp_path):
     assert "| half(factor=0.25) |" in rows
 
 
+@pytest.mark.parametrize("recipe", ["mixup", "cutmix", "cape"])
+def test_a_loss_that_takes_labels_alone_is_refused_where_targets_are_mixed(folder, recipe):
+    methods = METHODS.replace(
+        '    name = "mean_gap"', '    name = "mean_gap"\n    soft_targets = False'
+    )
+    mixed = SUITE.replace(
+        "{loss: 0.5*mean_gap(power=2.0)}", f"{{loss: mean_gap, recipe: {recipe}}}"
+    )
+    put(folder, mixed, methods)
+    with pytest.raises(
+        InputError, match=rf"{recipe} gives class prob.*mean_gap takes labels alone"
+    ):
+        Suite.read(folder / "own.yaml")
+    put(folder, SUITE, methods)
+    Suite.read(folder / "own.yaml")
+
+
+def test_a_loss_that_fails_with_mixed_targets_is_told_why(folder, tmp_path):
+    put(folder, SUITE.replace("{loss: 0.5*mean_gap(power=2.0)}", "{loss: mean_gap, recipe: mixup}"))
+    suite, out = Suite.read(folder / "own.yaml"), tmp_path / "out"
+    (key,) = run_suite(suite, out, only=["mean_gap"]).failed
+    told = json.loads((out / "failed" / f"{key}.json").read_text())
+    assert told["error"] == "InputError"
+    assert told["message"].startswith("mean_gap: the target was class probabilities (N, K)")
+    assert "RuntimeError: The size of tensor" in told["message"]
+    assert "target.argmax(1)" in told["message"]
+
+
+def test_what_is_suggested_can_be_typed(folder, tmp_path):
+    put(folder, SUITE + "calibrators: [half, half(factor=0.25)]\n")
+    suite, out = Suite.read(folder / "own.yaml"), tmp_path / "out"
+    run_suite(suite, out)
+    frame = Store(out / "store").frame()
+    with pytest.raises(
+        InputError, match=r"Did you mean half\? All: none, half, half\(factor=0.25\)"
+    ):
+        table(suite, frame, calibrators=["hafl"])
+    more = table(suite, frame, ["nll"], tell_more=True).more
+    assert more == ("half", "half(factor=0.25)")
+    edited(folder)  # the figures of the earlier source have no name that could be asked for
+    assert table(Suite.read(folder / "own.yaml"), frame, ["nll"], tell_more=True).more == ()
+
+
+OF_ROWS = """
+import numpy as np
+import torch
+
+from calibrant.bench import register
+
+
+def sure(probs, target, *, above=0.5):
+    assert isinstance(probs, np.ndarray) and probs.dtype == np.float64
+    assert target.shape == probs.shape[:1] and target.dtype == np.int64
+    assert np.allclose(probs.sum(1), 1, atol=1e-12)
+    probs[:] *= 1 + 0 * target[:, None]  # what is done to them is nobody else's business
+    target[:] = target[::-1]
+    return (probs.max(1) > above).mean()
+
+
+register.metric("sure", sure, label="Sure rows", better="higher")
+register.metric("wrong", lambda probs, target: torch.tensor((probs.argmax(1) != target).mean()))
+"""
+
+
+NAMES = ("sure", "wrong", "kde_ece(bandwidth=0.1)", "sure(above=0.9)")
+
+
+def of_rows(folder, methods=OF_ROWS, names=NAMES):
+    text = PLAIN.replace("name: own\n", "name: own\nplugins: [my_methods.py]\n")
+    text = text.replace("epochs: 1, batch_size: 400", "epochs: 3, batch_size: 50")
+    text += f"after: [{{metrics: {{names: {json.dumps(names)}, calibrators: [vector]}}}}]\n"
+    put(folder, text, methods)
+    return Suite.read(folder / "own.yaml")
+
+
+def test_a_metric_may_be_a_function_of_all_rows(folder, tmp_path):
+    suite, out = of_rows(folder), tmp_path / "out"
+    run_suite(suite, out)
+    frame = Store(out / "store").frame()
+    rows = frame[frame["part"] == "test"]
+    value = rows.set_index(["calibrator", "metric"])["value"]
+    source = register.source_of("sure")
+    wrong = value["none", f"wrong(source={source})"]
+    assert wrong == pytest.approx(1 - value["none", "accuracy"])
+    assert value["vector", f"wrong(source={source})"] != wrong
+    few = value["none", f"sure(above=0.9,source={source})"]
+    assert 0 < few < value["none", f"sure(source={source})"] < 1
+    asked = {"calibrators": ["none", "vector"], "down": "method"}
+    told = table(suite, frame, ["sure", "wrong"], **asked).to_markdown()
+    assert "| Sure rows ↑ | Sure rows, after vector ↑ | wrong ↓ | wrong, after vector ↓ |" in told
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return 1 / 0", "the metric sure, line 3: ZeroDivisionError: division by zero"),
+        ("return probs", r"gave ndarray of shape \(\d+, 10\): let it return one number"),
+        ("return float('nan')", "the metric sure gave NaN"),
+    ],
+)
+def test_a_metric_that_fails_costs_no_other_figure(folder, tmp_path, body, says):
+    methods = (
+        "from calibrant.bench import register\ndef sure(probs, target):\n"
+        f"    {body}\nregister.metric('sure', sure)\n"
+    )
+    suite, out = of_rows(folder, methods, ["sure"]), tmp_path / "out"
+    with pytest.warns(UserWarning, match=says):
+        assert run_suite(suite, out).done == [suite.runs[0].key]
+    assert "ece" in set(Store(out / "store").frame()["metric"])
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ("'m', lambda probs: 1.0", "a function of two, .* found one that must be given probs"),
+        ("'m', lambda a, b, c: 1.0", "must be given a, b, c"),
+        ("'m', lambda probs, *, target: 1.0", "must be given probs, target"),
+        ("'m', 3.0", "the metric 'm' is a function, found 3.0"),
+        ("'m', lambda p, y: 1.0, better='more'", "better is one of lower, higher, neither, found"),
+        ("'m', lambda: None, better='lower'", "says itself which way is better: drop better="),
+        ("'m', lambda p, y, source=1: 1.0", "the option source of the metric 'm' is ours"),
+    ],
+)
+def test_what_is_no_metric_is_said(folder, given, match):
+    put(folder, methods=f"from calibrant.bench import register\nregister.metric({given})\n")
+    with pytest.raises(InputError, match=match):
+        Suite.read(folder / "own.yaml")
+
+
+def test_options_a_metric_of_rows_does_not_have_are_said(folder):
+    with pytest.raises(InputError, match=r"metric 'sure': got an unexpected keyword argument"):
+        of_rows(folder, names=["sure(below=1)"])
+
+
 def test_a_run_of_built_in_methods_has_the_key_it_always_had(folder, tmp_path):
     """Plugins in the suite or in the process, whatever they register, are no matter to it."""
     plain = keys(Suite.parse(PLAIN))
@@ -314,6 +450,49 @@ def test_the_commands_go_on_where_they_were_in_other_processes(folder, tmp_path)
     assert "mean_gap" in command("table", str(out))
 
 
+def test_suites_of_one_folder_keep_their_plugins_apart(tmp_path):
+    """Each file is called my_methods.py; both are found by the suite's name once they are gone."""
+    out, found = tmp_path / "out", {}
+    for name, factor in (("first", "0.5"), ("second", "0.8")):
+        text = SUITE.replace("name: own", f"name: {name}") + "calibrators: [half]\n"
+        put(tmp_path / name, text, METHODS.replace("factor=0.5", f"factor={factor}"))
+        suite = Suite.read(tmp_path / name / "own.yaml")
+        run_suite(suite, out, only=["mean_gap"], limit_minutes=0)
+        found[name] = keys(suite)
+        (tmp_path / name / "my_methods.py").unlink()
+    assert found["first"]["mean_gap"] != found["second"]["mean_gap"]
+    for name in ("first", "second", "first"):
+        assert keys(find(out, name)) == found[name]
+        assert make("half").factor == {"first": 0.5, "second": 0.8}[name]
+    assert keys(Suite.read(out / "suite.yaml")) == found["second"]
+    # The kept file can be run again, and is the folder's suite then, by its own copy.
+    run_suite(Suite.read(out / "suites" / "first.yaml"), out, limit_minutes=0)
+    assert keys(Suite.read(out / "suite.yaml")) == keys(find(out, "first")) == found["first"]
+    assert keys(find(out, "second")) == found["second"]
+
+
+def test_a_kept_suite_of_the_folder_itself_goes_by_the_file_beside_it(folder):
+    suite = Suite.read(folder / "own.yaml")
+    run_suite(suite, folder, only=["mean_gap"], limit_minutes=0)
+    assert keys(find(folder, "own")) == keys(suite)
+    put(folder, methods=METHODS + "\n# edited\n")
+    assert keys(find(folder, "own")) == keys(Suite.read(folder / "own.yaml")) != keys(suite)
+    assert not list((folder / "plugins").glob("*.py"))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_suite_in_the_folder_of_suites_goes_by_the_file_beside_it(tmp_path, ours):
+    out = tmp_path / "out"
+    if ours:
+        run_suite(Suite.parse(PLAIN.replace("name: own", "name: plain")), out, limit_minutes=0)
+    folder = put(out / "suites")
+    suite = Suite.read(folder / "own.yaml")
+    run_suite(suite, out, only=["mean_gap"], limit_minutes=0)
+    put(folder, methods=METHODS + "\n# edited\n")
+    assert keys(find(out, "own"))["mean_gap"] != keys(suite)["mean_gap"]
+    assert keys(Suite.read(out / "suite.yaml")) == keys(suite)  # the one last run, by its copy
+
+
 def test_paths_above_and_absolute_ones_are_copied_too(tmp_path):
     for name in ("../lib/x.py", str(tmp_path / "lib" / "x.py")):
         put(tmp_path / "lib", name="x.py")
@@ -350,8 +529,42 @@ def test_a_module_by_name(tmp_path, monkeypatch):
         Suite.parse(text)
     with pytest.raises(InputError, match="not the source the suite was read with"):
         plugins.take(plugins.loaded())
+    plugins.forget()  # what was imported is still the former code
+    with pytest.raises(InputError, match=r"inner\.py has changed since it was imported"):
+        Suite.parse(text)
+
+
+def test_a_module_imported_and_edited_before_the_suite_is_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "my_early_methods.py").write_text(METHODS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("my_early_methods")
+    text = SUITE.replace("my_methods.py", "my_early_methods")
+    assert "mean_gap" in keys(Suite.parse(text))
     plugins.forget()
-    assert keys(Suite.parse(text))["mean_gap"] != before["mean_gap"]
+    (tmp_path / "my_early_methods.py").write_text(METHODS + "\n# edited\n")
+    with pytest.raises(InputError, match=r"my_early_methods\.py has changed since it was imported"):
+        Suite.parse(text)
+    importlib.reload(sys.modules["my_early_methods"])
+    assert "mean_gap" in keys(Suite.parse(text))
+
+
+def test_another_suite_in_the_folder_of_runs_goes_by_the_file_beside_it(folder, tmp_path):
+    """The copies are those of the suite that was run there."""
+    out = tmp_path / "out"
+    suite = Suite.read(folder / "own.yaml")
+    run_suite(suite, out, only=["mean_gap"], limit_minutes=0)
+    put(out, methods=METHODS + "\n# edited\n")
+    assert keys(Suite.read(out / "own.yaml"))["mean_gap"] != keys(suite)["mean_gap"]
+    assert keys(Suite.read(out / "suite.yaml")) == keys(suite)
+
+
+def test_a_table_of_a_suite_whose_plugin_was_replaced_is_not_made(folder, tmp_path):
+    """Its keys would be those of the other source."""
+    suite = Suite.read(folder / "own.yaml")
+    frame = Store(tmp_path / "store").frame()
+    edited(folder)
+    with pytest.raises(InputError, match=r"has been replaced .* read the suite again"):
+        table(suite, frame)
 
 
 def test_a_suite_whose_plugin_was_replaced_meanwhile_is_not_run(folder, tmp_path):
@@ -485,6 +698,7 @@ def test_combinations_of_a_loss_of_ones_own(folder, tmp_path):
     put(folder, SUITE + "after: [{crossfit: {calibrators: [temperature, half]}}]\n")
     out = tmp_path / "out"
     run_suite(Suite.read(folder / "own.yaml"), out)
+    run_suite(Suite.parse(PLAIN.replace("name: own", "name: plain")), out)  # the last has none
     plugins.forget()
     said = CliRunner().invoke(app, ["bench", "combine", str(out)])
     assert said.exit_code == 0, said.output
@@ -499,6 +713,7 @@ def test_results_of_others_bring_no_code_along(folder, tmp_path):
         with pytest.warns(UserWarning, match="which are code: it is not taken"):
             merge([source], into)
     assert not (into / "suite.yaml").exists()
+    assert not (into / "suites").exists()
     assert not list(into.rglob("*.py"))
     from calibrant.cli import app
 

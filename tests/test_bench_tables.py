@@ -477,3 +477,44 @@ def test_a_calibrator_that_was_measured_under_shift_alone_can_be_asked_for():
         table(suite, frame, "ece", part="test:snow:1")
     with pytest.raises(InputError, match="no setting is called 'modle'"):
         table(suite, frame, "ece", by=["modle"])
+
+
+def with_vector(suite, accuracy=0.93):
+    after = {name: [one - 0.002 for one in values] for name, values in CLEAR.items()}
+    values = {**CLEAR, **{(name, "temperature"): each for name, each in after.items()}}
+    values |= {(name, "vector"): each for name, each in after.items()}
+    values |= {(name, "levels", "nll"): each for name, each in after.items()}
+    values |= {(name, "none", "accuracy"): [0.93] * 3 for name in CLEAR}
+    values |= {(name, "vector", "accuracy"): [accuracy] * 3 for name in CLEAR}
+    return frame_of(suite, values)
+
+
+def test_calibrators_that_have_no_column_are_named_where_they_are_asked_for():
+    suite = small()
+    frame = with_vector(suite)
+    line = "Also measured: after vector ("
+    made = table(suite, frame, "ece", tell_more=True)
+    assert f"{line}`--calibrator NAME` shows it)." in made.to_markdown()
+    assert f'<p class="legend-line">{line}--calibrator NAME shows it).</p>' in made.to_html()
+    assert "Also measured" not in made.to_latex() + made.to_csv()
+    several = table(suite, frame, ["ece", "nll"], tell_more=True).to_markdown()
+    assert "after vector, after levels (`--calibrator NAME` shows them)" in several
+    # Results are published without it, and a table that shows all there is, is as it was.
+    plain = table(suite, frame, "ece").to_markdown()
+    assert "Also measured" not in plain
+    for asked in (
+        {"calibrators": ["none", "temperature", "vector"]},
+        {"calibrators": ["none"]},
+        {"metrics": "accuracy"},  # vector's is the one before
+        {"down": "calibrator", "methods": ["acls"]},
+    ):
+        how = {"metrics": "ece", **asked}
+        assert table(suite, frame, **how, tell_more=True) == table(suite, frame, **how)
+    assert table(suite, with_vector(suite, 0.9), "accuracy", tell_more=True).more == ("vector",)
+
+
+def test_accuracy_after_a_calibrator_alone_has_its_column():
+    """Though it is the one before, which is not beside it."""
+    suite = small()
+    made = table(suite, with_vector(suite), "accuracy", calibrators=["vector"])
+    assert [one.calibrator for one in made.columns] == ["vector"]

@@ -114,6 +114,15 @@ def test_each_lowers_the_error_it_is_for(recipe, settings, splits, plain, tmp_pa
     assert found["test_accuracy"] > plain["test_accuracy"] - 0.04
 
 
+def test_a_loss_that_takes_labels_alone_is_refused_before_training(splits, monkeypatch):
+    monkeypatch.setattr(SECONDARY["mdca"], "soft_targets", False, raising=False)
+    for name in ("mixup", "cutmix", "cape"):
+        with pytest.raises(InputError, match=rf"{name} gives class probabilities .* mdca takes"):
+            make_job(config(name, loss="focal+mdca"), splits, None)
+    for name in ("standard", "mit"):
+        make_job(config(name, loss="focal+mdca"), splits, None)
+
+
 def test_mit_keeps_the_confidence_that_mixup_loses(splits, tmp_path):
     # What mixup leaves under-confident is the rows it was trained on.
     mixed = figures_of("mixup", splits, tmp_path / "a", recipe_options={"alpha": 1.0})

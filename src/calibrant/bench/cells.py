@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from calibrant.bench.figures import canonical
+from calibrant.bench.plugins import check_current
 from calibrant.bench.spec import MARK
 from calibrant.functional.errors import InputError, no_such
 
@@ -212,6 +213,7 @@ class Results:
 
 def results(suite: Suite, frame: pd.DataFrame, by: Iterable[str] | None = None) -> Results:
     """A suite's results; ``by`` names the settings that make a cell, else they are found."""
+    check_current(suite.plugins)
     by = None if by is None else tuple(by)
     for name in by or ():
         if suite.specs and name not in (known := suite.specs[0][1].config.to_dict()):

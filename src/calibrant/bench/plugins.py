@@ -25,6 +25,8 @@ from calibrant.functional.errors import InputError
 from calibrant.training.checkpoint import write_whole
 
 FOLDER, INDEX = "plugins", "index.json"  # below the folder of a bench: copies, and whose they are
+NONE = ""  # the index of a suite that goes by its own files
+SUITES = "suites"  # beside it: the suites that were run there, each with an index of its own
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _COPY = re.compile(r"[\w-][\w.-]*\.py")
 
@@ -57,9 +59,12 @@ class Plugin:
 _loaded: dict[tuple[str, str], tuple[Plugin, frozenset[register.Name]]] = {}
 
 
-def load(names: Iterable[Any], folder: Path) -> tuple[Plugin, ...]:
-    """Find the plugins a suite in that folder names, and run those that have not been."""
-    found = tuple(_find(name, folder) for name in names)
+def load(names: Iterable[Any], folder: Path, index: str = INDEX) -> tuple[Plugin, ...]:
+    """Find the plugins a suite in that folder names, and run those that have not been.
+
+    ``index`` tells which copies in the folder are the suite's.
+    """
+    found = tuple(_find(name, folder, index) for name in names)
     owner: dict[register.Name, Plugin] = {}
     for one in found:
         _take(one)
@@ -77,13 +82,13 @@ def load(names: Iterable[Any], folder: Path) -> tuple[Plugin, ...]:
 
 
 def load_of(out: Path) -> None:
-    """Load those of the suite that was last run in a folder, where it has any."""
+    """Load those of the suites that were run in a folder, the last one's last."""
     from calibrant.bench.suite_file import parse
 
-    path = out / "suite.yaml"
-    if path.is_file():
-        named = parse(path.read_text(encoding="utf-8"), str(path)).get("plugins")
-        load(named if isinstance(named, list) else (), out)
+    for path in (*sorted((out / SUITES).glob("*.yaml")), out / "suite.yaml"):
+        if path.is_file():
+            named = parse(path.read_text(encoding="utf-8"), str(path)).get("plugins")
+            load(named if isinstance(named, list) else (), *home(path))
 
 
 def take(told: Iterable[Mapping[str, Any]]) -> None:
@@ -114,21 +119,38 @@ def check_current(plugins: Iterable[Plugin]) -> None:
             )
 
 
-def put_down(plugins: Iterable[Plugin], folder: Path, out: Path) -> None:
+def put_down(plugins: Iterable[Plugin], folder: Path, out: Path, index: str = INDEX) -> None:
     """Copy files into the folder of the runs, for the suite, of another folder, that is put there.
 
     Where it is the same, they are found as they are, and a copy would hide what is edited.
     """
-    index: dict[str, str] = {}
-    for one in plugins:
-        if one.source is None or folder.resolve() == out.resolve():
-            continue
-        stem = re.sub(r"[^\w-]", "_", Path(one.name).stem)
-        index[one.name] = f"{stem}-{one.digest[:12]}.py"
-        (out / FOLDER).mkdir(parents=True, exist_ok=True)
-        write_whole(out / FOLDER / index[one.name], one.source.encode())
-    if index:
-        write_whole(out / FOLDER / INDEX, json.dumps(index, indent=1).encode())
+    here, files = (out / FOLDER).resolve(), [one for one in plugins if one.source is not None]
+    copies: dict[str, str] = {}
+    for one in files:
+        if Path(one.path).resolve().parent == here:  # it was read from a copy
+            copies[one.name] = Path(one.path).name
+        elif folder.resolve() != out.resolve():
+            stem = re.sub(r"[^\w-]", "_", Path(one.name).stem)
+            copies[one.name] = f"{stem}-{one.digest[:12]}.py"
+            here.mkdir(parents=True, exist_ok=True)
+            write_whole(here / copies[one.name], (one.source or "").encode())
+    if files and (copies or index != INDEX or (here / index).is_file()):
+        here.mkdir(parents=True, exist_ok=True)
+        write_whole(here / index, json.dumps(copies, indent=1).encode())
+
+
+def index_of(suite: Path) -> str:
+    """The index of a suite that is kept in the folder of its runs."""
+    return f"{suite.stem}.{INDEX}"
+
+
+def home(suite: Path) -> tuple[Path, str]:
+    """The folder that a suite file's plugins are looked for from, and the index of its copies."""
+    out, index = suite.absolute().parent.parent, index_of(suite)
+    if suite.absolute().parent.name == SUITES and (out / FOLDER / index).is_file():
+        return out, index
+    # Of any other suite that lies there the file is meant, as it is.
+    return suite.parent, INDEX if suite.name == "suite.yaml" else NONE
 
 
 def forget() -> None:
@@ -138,12 +160,12 @@ def forget() -> None:
     _forget_checks()
 
 
-def _find(name: Any, folder: Path) -> Plugin:
+def _find(name: Any, folder: Path, index: str) -> Plugin:
     if not isinstance(name, str) or not name:
         raise InputError(f"plugins are files or modules, by name, found {name!r}")
     if not name.endswith(".py") and "/" not in name:
         return _module(name)
-    copy = _copies(folder).get(name)
+    copy = _copies(folder / FOLDER / index).get(name)
     path = folder / Path(name).expanduser() if copy is None else folder / FOLDER / copy
     try:
         content = path.read_bytes()
@@ -158,10 +180,10 @@ def _find(name: Any, folder: Path) -> Plugin:
     return Plugin(name, hashlib.sha256(content).hexdigest(), str(path.absolute()), source)
 
 
-def _copies(folder: Path) -> dict[str, str]:
-    """The copies in the folder of a bench, by what its suite calls them."""
+def _copies(index: Path) -> dict[str, str]:
+    """The copies in the folder of a bench, by what a suite calls them."""
     try:
-        found = json.loads((folder / FOLDER / INDEX).read_bytes())
+        found = json.loads(index.read_bytes())
         return {str(name): one for name, one in found.items() if _COPY.fullmatch(one)}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
@@ -210,7 +232,12 @@ def _take(plugin: Plugin) -> None:
     except (Exception, SystemExit) as error:
         sys.modules.pop(plugin.module, None)
         raise InputError(f"plugin {plugin.name}{_cause(error, plugin.path)}") from error
-    entries = register.noted(plugin.module.partition(".")[0])
+    top = plugin.module.partition(".")[0]
+    entries = register.noted(top)
+    if plugin.source is None and (path := register.edited(top)) is not None:
+        raise InputError(
+            f"plugin {plugin.name}: {path} has changed since it was imported: start a new process"
+        )
     if not entries:
         raise InputError(
             f"plugin {plugin.name} registers nothing: let it call calibrant.bench.register, as in "

@@ -1,26 +1,30 @@
 """Methods of one's own, by name beside those that are built in, in a suite's runs.
 
-A suite names a file or module under ``plugins:``, which calls these; see `plugins`. What it
-registers is known by the digest of its source: that is part of the key of every run that trains
-with it, and of the name under which figures of its calibrators and metrics are kept.
+A suite names a file or module under ``plugins:``, which calls these; see `plugins`. Registering
+takes effect where a suite that names the plugin is read, and nowhere else: in code of one's own,
+the loss itself is passed, as in ``losses.compose(losses.get("focal"), (0.5, MyLoss()))``.
+
+What is registered is known by the digest of its source: that is part of the key of every run that
+trains with it, and of the name under which figures of its calibrators and metrics are kept.
 """
 
 from __future__ import annotations
 
 import inspect
 import keyword
+import os
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, TypeVar
 
+from calibrant.bench.own_metrics import maker
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS
 from calibrant.functional.errors import InputError
 from calibrant.losses.base import Loss, SecondaryLoss
 from calibrant.losses.registry import PRIMARY, SECONDARY, terms
-from calibrant.metrics.base import Measure
 from calibrant.metrics.registry import METRICS, Entry
 from calibrant.models.registry import MODELS
 from calibrant.training.config import Config
@@ -62,6 +66,7 @@ class Name(NamedTuple):
 
 
 OWN: dict[Name, str] = {}  # what plugins brought, and the digest of each one's source
+_stamps: dict[str, tuple[str, tuple[int, int] | None]] = {}  # by module: its file, when imported
 _noted: dict[str, dict[Name, tuple[Any, Any]]] = {}  # by module: what it registers, its entry
 
 
@@ -87,10 +92,24 @@ def recipe(kind: type[R]) -> type[R]:
     return kind
 
 
-def metric(name: str, make: Callable[..., Measure], *, label: str = "", says: str = "") -> None:
-    """A metric: ``make(**options)`` gives its `Measure`; the label heads its column."""
-    _check_options("metric", name, make)
-    _note(Name("metric", name), make, Entry(make, label or name, says or _first_line(make)))
+def metric(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    label: str = "",
+    says: str = "",
+    better: str | None = None,
+) -> None:
+    """A metric: ``function(probs, target, **options)`` gives its value on all rows of a part.
+
+    They are NumPy arrays, float64 probabilities (N,K) and int64 labels (N,). The label heads its
+    column; ``better`` is lower, unless higher or neither is said. In the place of such a function
+    one that needs no arguments, ``make(**options)``, may give a streaming `Measure`.
+    """
+    make = maker(name, function, better)
+    _check_options("metric", name, function)
+    entry = Entry(make, label or name, says or _first_line(function))
+    _note(Name("metric", name), function, entry)
 
 
 def model(name: str, build: Callable[..., Any], *, says: str = "") -> None:
@@ -137,6 +156,22 @@ def noted(module: str) -> dict[Name, Any]:
     }
 
 
+def edited(module: str) -> str | None:
+    """A file of a module, or of those below it, that is another than when it was imported."""
+    for where, (path, stamp) in _stamps.items():
+        if (where == module or where.startswith(f"{module}.")) and _stamp(path) != stamp:
+            return path
+    return None
+
+
+def _stamp(path: str | None) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
 def rivals(name: Name) -> list[Name]:
     """Names that cannot be two sources' at once: calibrators and metrics are spelled alike."""
     kinds = MEASURED if name.kind in MEASURED else (name.kind,)
@@ -177,7 +212,9 @@ def _note(name: Name, thing: Any, entry: Any) -> None:
     if name.kind in MEASURED and word in TAKEN:
         raise InputError(f"{word!r} means something else in results: call your {name.kind} another")
     # The module that called `loss`, `metric`, ...: two frames up.
-    module = str(sys._getframe(2).f_globals.get("__name__", "?"))
+    about = sys._getframe(2).f_globals
+    module = str(about.get("__name__", "?"))
+    _stamps[module] = str(about.get("__file__") or ""), _stamp(about.get("__file__"))
     told = _noted.setdefault(module, {})
     before = told.get(name)
     if before is not None and _qualified(before[0]) != _qualified(thing):

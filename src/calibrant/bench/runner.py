@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench import plugins
+from calibrant.bench.kept import keep
 from calibrant.bench.locking import locked
 from calibrant.bench.pooled import are_there, held_out
 from calibrant.bench.spec import LATE, Spec, distinct
@@ -54,15 +55,16 @@ def run_suite(
     Several may work on one folder at once. After ``limit_minutes`` no new run is begun. Runs and
     measurements that failed before are tried again only on ``retry``. ``machine`` changes
     settings of the machine alone, such as ``data_folder``. ``progress`` is given what happens,
-    as mappings whose ``event`` is begun, epoch, done, failed or left. Of runs that suites
-    ``beside`` it have as well, what these want is measured too, from one training.
+    as mappings whose ``event`` is begun, epoch, done, failed or left, with the run's ``method``
+    where the suite names it. Of runs that suites ``beside`` it have as well, what these want is
+    measured too, from one training.
     """
     chosen = replace(suite, specs=suite.chosen(only, seeds))
     if not chosen.specs:
         raise InputError(f"no run of suite {suite.name} is of that method, setting and seed")
     for one in (suite, *beside):
         plugins.check_current(one.plugins)
-    _put_down(suite, Path(out))
+    _put_down(suite, Path(out), beside)
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     made: list[Summary] = []
 
@@ -86,7 +88,7 @@ def run_suite(
                 limit_minutes=left,
                 retry=retry,
                 machine=machine,
-                progress=progress,
+                progress=_naming(progress, chosen),
             )
         )
         return made[-1]
@@ -175,10 +177,28 @@ def _has_family(spec: Spec, bench: Bench) -> bool:
     return held_out(folder).is_file() and all(are_there(folder, one) for one in late)
 
 
-def _put_down(suite: Suite, out: Path) -> None:
+def _naming(progress: Tell | None, suite: Suite) -> Tell | None:
+    """The same, told what the suite calls a run; candidates of its tuning have no name."""
+    if progress is None:
+        return None
+    names: dict[str, list[str]] = {}
+    for method, spec in suite.specs:
+        if method not in names.setdefault(spec.key, []):
+            names[spec.key].append(method)
+
+    def tell(event: dict[str, Any]) -> None:
+        found = names.get(event.get("key", ""))
+        progress({**event, "method": ", ".join(found)} if found else event)
+
+    return tell
+
+
+def _put_down(suite: Suite, out: Path, beside: Sequence[Suite] = ()) -> None:
     """Leave the suite in the folder, for whoever looks at it; several may begin at once."""
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".suite.lock", wait=True):
+        for one in (*beside, suite):  # of two of a name, the one that is run
+            keep(one, out)
         plugins.put_down(suite.plugins, suite.folder, out)
         write_whole(out / "suite.yaml", suite.text.encode())
 

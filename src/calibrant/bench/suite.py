@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant.bench.beside import Source, sources
 from calibrant.bench.chosen import Choice
-from calibrant.bench.plugins import Plugin, load
+from calibrant.bench.plugins import NONE, Plugin, home, load
 from calibrant.bench.spec import Spec, distinct
 from calibrant.bench.suite_file import KEYS, check_forms, expand, only_known, parse
 from calibrant.functional.errors import InputError, no_such
@@ -42,8 +42,9 @@ class Suite:
         """From a file, or a shipped suite by name. Plugins that it names are run."""
         path = Path(name_or_path)
         if path.is_file():
+            folder, index = home(path)
             text = path.read_text(encoding="utf-8")
-            return cls.parse(text, where=str(path), folder=path.parent)
+            return cls.parse(text, where=str(path), folder=folder, index=index)
         if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
             raise InputError(f"{path}: there is no such file")
         shipped = SHIPPED / f"{path.name}.yaml"
@@ -52,19 +53,21 @@ class Suite:
         return cls.parse(shipped.read_text(encoding="utf-8"), where=path.name)
 
     @classmethod
-    def parse(cls, text: str, *, where: str = "suite", folder: Path | None = None) -> Suite:
+    def parse(
+        cls, text: str, *, where: str = "suite", folder: Path | None = None, index: str = NONE
+    ) -> Suite:
         """From the text of such a file, and the folder that paths of plugins are taken from."""
         found = parse(text, where)
         try:
-            return cls._of(found, text, folder or Path())
+            return cls._of(found, text, folder or Path(), index)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
 
     @classmethod
-    def _of(cls, found: dict[str, Any], text: str, folder: Path) -> Suite:
+    def _of(cls, found: dict[str, Any], text: str, folder: Path, index: str) -> Suite:
         only_known(found, KEYS, "key of a suite")
         check_forms(found)
-        plugins = load(found.get("plugins") or (), folder)
+        plugins = load(found.get("plugins") or (), folder, index)
         specs = tuple(expand(found))
         names = {method for method, _ in specs}
         baseline = found.get("baseline")

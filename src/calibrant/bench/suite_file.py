@@ -266,14 +266,15 @@ def check_names(config: Config) -> None:
 def _check_names(data: str, model: str, loss: str, recipe: str, options: str) -> None:
     from calibrant import losses, models
     from calibrant.training import recipes
+    from calibrant.training.recipes.soft import check_targets
 
     _check_data(data)
     if model not in models.available():
         raise no_such("model", model, models.available())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a loss that warns of its options does so when trained
-        losses.get(loss, num_samples=2)
-    recipes.get(recipe, **json.loads(options))
+        made = losses.get(loss, num_samples=2)
+    check_targets(recipes.get(recipe, **json.loads(options)), made)
 
 
 def forget_checks() -> None:

@@ -101,6 +101,7 @@ class Table:
     parts: tuple[str, ...] = ("test",)
     method: str | None = None  # whose calibrators the rows are
     chosen: tuple[Line, ...] = ()  # what was tuned
+    more: tuple[str, ...] = ()  # calibrators that were measured and have no column
 
     @property
     def sources(self) -> dict[str, str]:

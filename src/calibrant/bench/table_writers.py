@@ -59,8 +59,9 @@ def markdown(table: Table) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", block.waiting] if block.waiting and block.shown else [block.waiting]
         lines += [""] if block.waiting else []
+    more = ["", _more(table, "`")] if table.more else []
     told = ["", *chosen.markdown(table.chosen)] if table.chosen else [""]
-    return "\n".join([*lines, _legend(table), *told])
+    return "\n".join([*lines, _legend(table), *more, *told])
 
 
 def latex(table: Table) -> str:
@@ -122,7 +123,8 @@ def html(table: Table) -> str:
             f'<thead><tr><th scope="col">{table.down}</th>{heads}</tr></thead>\n'
             f"<tbody>\n{rows}</tbody></table></div>{waiting}"
         )
-    parts.append(f'<p class="legend-line">{escape(_legend(table))}</p>')
+    notes = [_legend(table), *([_more(table)] if table.more else [])]
+    parts += [f'<p class="legend-line">{escape(note)}</p>' for note in notes]
     return "\n".join([*parts, *([chosen.html(table.chosen)] if table.chosen else ())])
 
 
@@ -250,6 +252,12 @@ def _legend(table: Table) -> str:
         said = [f"[{sign}] {one}" if len(letters) > 1 else one for one, sign in letters.items()]
         text += f" ({'; '.join(said)})."
     return text
+
+
+def _more(table: Table, quote: str = "") -> str:
+    names = ", ".join(f"after {name}" for name in table.more)
+    verb = "shows it" if len(table.more) == 1 else "shows them"
+    return f"Also measured: {names} ({quote}--calibrator NAME{quote} {verb})."
 
 
 def _rows(part: str) -> str:

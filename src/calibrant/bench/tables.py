@@ -14,6 +14,7 @@ from calibrant.bench.figures import (
     check_metric,
     higher_is_better,
     parts_of,
+    without_source,
 )
 from calibrant.bench.table_value import Block, Column, Entry, Published, Table
 from calibrant.functional.errors import InputError, no_such
@@ -39,6 +40,7 @@ def table(
     part: str | Iterable[str] = "test",
     down: str | None = None,
     title: str | None = None,
+    tell_more: bool = False,
 ) -> Table:
     """A table of a suite's results.
 
@@ -56,6 +58,7 @@ def table(
         down: what the rows are, ``method`` or ``calibrator``; calibrators when left out and
             the suite has a single method.
         title: the suite's name when left out.
+        tell_more: name below the table the calibrators that were measured and are not shown.
     """
     found = results(suite, frame, by)
     names = tuple(methods) if methods is not None else suite.methods
@@ -74,6 +77,7 @@ def table(
         _check_measured(found, after if calibrators is not None else [], parts)
     make = _by_method if down == "method" else _by_calibrator
     columns, blocks = make(found, names, chosen, after, parts)
+    more = tell_more and calibrators is None and down == "method"
     return Table(
         title=title or suite.name,
         by=found.by,
@@ -84,6 +88,7 @@ def table(
         parts=tuple(parts),
         method=names[0] if down == "calibrator" else None,
         chosen=lines(found, names),
+        more=_not_shown(found, names, chosen, after, parts) if more else (),
     )
 
 
@@ -104,6 +109,33 @@ class _Asked(NamedTuple):
     def values(self, found: Results) -> dict[tuple[Cell, str], Runs]:
         return found.values(self.metric, calibrator=self.calibrator, part=self.of)
 
+    def tells(self, found: Results, *, beside: bool = True) -> bool:
+        """Whether it has figures, other ones than the column before any, where that is beside it.
+
+        Accuracy after what keeps every prediction is the accuracy before.
+        """
+        values = self.values(found)
+        before = self._replace(calibrator="none").values(found) if beside else None
+        return any(values.values()) and values != before
+
+
+def _not_shown(
+    found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
+) -> tuple[str, ...]:
+    """Calibrators, as people call them, that would have a column of these if asked for."""
+
+    def tells(calibrator: str) -> bool:
+        asked = (_Asked(metric, calibrator, part) for metric in metrics for part in parts)
+        shown = (one for one in asked if one.tells(found))
+        return any(
+            runs and name in names for one in shown for (_, name), runs in one.values(found).items()
+        )
+
+    others = [one for one in found.calibrators if one not in after]
+    # Figures of a plugin's earlier source cannot be asked for by name.
+    current = [one for one in others if canonical(without_source(one)) == one]
+    return tuple(without_source(one) for one in current if tells(one))
+
 
 def _by_method(
     found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
@@ -115,13 +147,8 @@ def _by_method(
         for part in parts
     ]
     values = {one: one.values(found) for one in asked}
-    # Accuracy after what keeps every prediction is the accuracy before.
-    kept = [
-        one
-        for one in asked
-        for before in [values.get(one._replace(calibrator="none"))]
-        if one.calibrator == "none" or (any(values[one].values()) and values[one] != before)
-    ]
+    plain = "none" in after
+    kept = [one for one in asked if one.calibrator == "none" or one.tells(found, beside=plain)]
     baseline = _baseline(found.suite, "method", names)
     rows: dict[Cell, dict[str, list[Entry]]] = {}
     for one in kept:
@@ -255,11 +282,12 @@ def _check_measured(found: Results, after: Iterable[str], parts: Iterable[str]) 
     measured = {str(one) for one in found.rows["calibrator"].unique()}
     for name in after:
         if name not in measured:
-            raise no_such("calibrator that was measured", name, found.calibrators)
-    known = dict.fromkeys(str(one) for one in found.rows["part"].unique())
+            known = dict.fromkeys(map(without_source, found.calibrators))
+            raise no_such("calibrator that was measured", without_source(name), known)
+    there = dict.fromkeys(str(one) for one in found.rows["part"].unique())
     asked = list(parts)
-    if not any(fnmatchcase(one, part) for one in known for part in asked):
-        kinds = dict.fromkeys(one.partition("@")[0] for one in known if one != "run")
+    if not any(fnmatchcase(one, part) for one in there for part in asked):
+        kinds = dict.fromkeys(one.partition("@")[0] for one in there if one != "run")
         raise no_such("part that was measured", ", ".join(asked), kinds)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli.bench_progress import showing
+from calibrant.cli.bench_progress import showing, tell_end
 from calibrant.cli.commands import AsJson, Quiet, app
 from calibrant.cli.console import make_console
-from calibrant.cli.failures import UNEXPECTED, command
+from calibrant.cli.failures import command
 from calibrant.functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ Folder = Annotated[
 ]
 SuiteFile = Annotated[
     str | None,
-    Flag("--suite", help="A suite file or name; else the one last run there.", metavar="SUITE"),
+    Flag(
+        "--suite",
+        help="A file, or a name: of a suite that was run there, else of a shipped one. Left out: "
+        "the one last run there.",
+        metavar="SUITE",
+    ),
 ]
 Only = Annotated[
     list[str] | None,
@@ -108,44 +113,7 @@ def run_command(
             },
             progress=tell,
         )
-    counts = {
-        "done": len(summary.done),
-        "before": len(summary.before),
-        "failed": len(summary.failed),
-        "left": len(summary.left),
-        "waiting": len(summary.waiting),
-    }
-    if as_json:
-        print(json.dumps({"event": "end", **counts}))
-    elif not quiet:
-        words = ", ".join(f"{count} {_WORDS[name]}" for name, count in counts.items() if count)
-        make_console().print(f"{found.name}: {words}", soft_wrap=True)
-    _tell_failures(output, summary.failed, as_json=as_json)
-
-
-_WORDS = {
-    "done": "made now",
-    "before": "made before",
-    "failed": "failed",
-    "left": "left",
-    "waiting": "made, and to be measured once runs of other seeds are",
-}
-
-
-def _tell_failures(out: Path, keys: list[str], *, as_json: bool) -> None:
-    """Say which runs failed, and fail where it was not their own loss that diverged."""
-    from calibrant.bench.work import Bench
-
-    told = [json.loads(Bench(out).failure(key).read_bytes()) for key in keys]
-    console = make_console(stderr=True)
-    for one in told:
-        line = one["message"].strip().splitlines()[:1] or [""]
-        if not as_json:
-            text = f"{one['kind']}: {one['label']}: {one['error']}: {line[0]}"
-            console.print(text, soft_wrap=True)
-    if any(one["kind"] != "diverged" for one in told):
-        console.print(f"tracebacks are in {out / 'failed'}; --retry tries again", soft_wrap=True)
-        raise typer.Exit(UNEXPECTED)
+    tell_end(found.name, summary, output, quiet=quiet, as_json=as_json)
 
 
 @bench.command("status")
@@ -219,8 +187,13 @@ def table_command(
     forms = ("markdown", "latex", "csv", "html")
     if form not in forms:
         raise InputError(f"--format is one of {', '.join(forms)}, found {form!r}")
+    found = with_choices(_suite(out, suite), out)
+    if down == "calibrator" and len(names := method or found.methods) != 1:
+        raise InputError(
+            f"a table of calibrators is of one method: say which with --method ({', '.join(names)})"
+        )
     made = table(
-        with_choices(_suite(out, suite), out),
+        found,
         Store(store_of(out)).frame(),
         metric or None,
         by or None,
@@ -228,6 +201,7 @@ def table_command(
         methods=method or None,
         part=part,
         down=down,
+        tell_more=True,
     )
     if (calibrator or part != "test") and not any(block.shown for block in made.blocks):
         asked = f"part {part!r}" + (f" after {', '.join(calibrator)}" if calibrator else "")
@@ -288,13 +262,14 @@ def list_command(as_json: AsJson = False) -> None:
 
 def _suite(out: Path, named: str | None) -> Suite:
     from calibrant.bench import Suite
+    from calibrant.bench.kept import find
 
     path = out / "suite.yaml"
     if not out.is_dir():
         raise InputError(f"{out}: no such folder; `calibrant bench run SUITE -o {out}` makes one")
     if named is None and not path.is_file():
         raise InputError(f"{out} does not say of which suite its runs are: add --suite")
-    return Suite.read(path if named is None else named)
+    return Suite.read(path) if named is None else find(out, named)
 
 
 def with_choices(suite: Suite, out: Path) -> Suite:

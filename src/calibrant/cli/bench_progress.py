@@ -1,15 +1,63 @@
-"""What is shown while a suite's runs are made: bars, lines, or JSON."""
+"""What is shown while a suite's runs are made, and of how they ended: bars, lines, or JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from calibrant.cli.console import make_console
+from calibrant.cli.failures import UNEXPECTED
+
+if TYPE_CHECKING:
+    from calibrant.bench.runner import Summary
 
 Tell = Callable[[dict[str, Any]], None]
+_WORDS = {
+    "done": "made now",
+    "before": "made before",
+    "failed": "failed",
+    "diverged": "diverged",
+    "left": "left",
+    "waiting": "made, and to be measured once runs of other seeds are",
+}
+
+
+def tell_end(name: str, summary: Summary, out: Path, *, quiet: bool, as_json: bool) -> None:
+    """Say what became of the runs; fail where one failed, and not because its loss diverged.
+
+    A loss that stopped being a number is a result of its method: tables have it.
+    """
+    from calibrant.bench.work import Bench
+
+    counts = {
+        "done": len(summary.done),
+        "before": len(summary.before),
+        "failed": len(summary.failed),
+        "left": len(summary.left),
+        "waiting": len(summary.waiting),
+    }
+    told = [json.loads(Bench(out).failure(key).read_bytes()) for key in summary.failed]
+    diverged = sum(one["kind"] == "diverged" for one in told)
+    if as_json:
+        print(json.dumps({"event": "end", **counts}))
+    elif not quiet:
+        shown = {**counts, "failed": counts["failed"] - diverged, "diverged": diverged}
+        words = ", ".join(f"{shown[key]} {text}" for key, text in _WORDS.items() if shown[key])
+        make_console().print(f"{name}: {words}", soft_wrap=True)
+    console = make_console(stderr=True)
+    for one in told:
+        line = one["message"].strip().splitlines()[:1] or [""]
+        if not as_json:
+            text = f"{one['kind']}: {one['label']}: {one['error']}: {line[0]}"
+            console.print(text, soft_wrap=True)
+    if len(told) > diverged:
+        console.print(f"tracebacks are in {out / 'failed'}; --retry tries again", soft_wrap=True)
+        raise typer.Exit(UNEXPECTED)
 
 
 @contextmanager
@@ -31,6 +79,12 @@ def showing(*, quiet: bool, as_json: bool) -> Iterator[Tell]:
             yield _Bars(bars)
 
 
+def _label(event: dict[str, Any]) -> str:
+    """The run in words, after the name its suite has for the method."""
+    label = str(event.get("label", "a process, whose run another takes up"))
+    return f"{event['method']}: {label}" if "method" in event else label
+
+
 class _Lines:
     """A line for each run that ended."""
 
@@ -44,7 +98,7 @@ class _Lines:
         if kind not in ("done", "failed", "lost"):
             return
         self._ended += kind != "lost"
-        label = event.get("label", "a process, whose run another takes up")
+        label = _label(event)
         took = f", {event['seconds']:.1f} s" if kind == "done" else ""
         line = f"{self._ended}/{self._runs} {kind}: {label}{took}"
         self._console.print(line, soft_wrap=True)
@@ -64,7 +118,7 @@ class _Bars:
             self._bars.update(self._all, total=event["runs"], completed=event["before"])
         elif kind == "begun":
             self._end(key)
-            self._runs[key] = self._bars.add_task(event["label"], total=event["epochs"])
+            self._runs[key] = self._bars.add_task(_label(event), total=event["epochs"])
         elif kind == "epoch" and key in self._runs:
             self._bars.update(self._runs[key], completed=event["epoch"])
         elif kind in ("done", "failed"):

@@ -19,6 +19,7 @@ from calibrant.training.config import Config
 from calibrant.training.job import Data, Job, LoaderBatches
 from calibrant.training.optimise import make_optimizer
 from calibrant.training.recipes import get as get_recipe
+from calibrant.training.recipes.soft import check_targets
 
 NEEDS_LIGHTNING = (
     "training needs Lightning: pip install 'calibrant[train]', or in a clone "
@@ -64,6 +65,7 @@ def make_job(
         fabric=fabric,
         generator=torch.Generator(device),
     )
+    check_targets(recipe, job.loss)
     if config.compile:
         torch.compiler.reset()  # graphs of earlier runs in this process fill a small store
     # On a card what is not compiled is a graph of its own; elsewhere it is the loss as it is.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from calibrant.training.recipes.soft import told
+
 if TYPE_CHECKING:
     from calibrant.data.batches import Batch
     from calibrant.training.config import Config
@@ -31,6 +33,7 @@ class Recipe(nn.Module):
     name: ClassVar[str] = "standard"
     together: ClassVar[str] = "mean"  # how members become one run; see `family`
     dense: ClassVar[bool] = True  # whether it takes images labelled pixel by pixel
+    soft: ClassVar[bool] = False  # whether it gives the loss class probabilities as target
     steady: ClassVar[bool] = True  # one graph of the network serves all epochs, so it can compile
 
     def members(self, config: Config) -> list[Config]:
@@ -58,7 +61,13 @@ class Recipe(nn.Module):
     def of_logits(job: Job, logits: Tensor, batch: Batch) -> Tensor:
         """The run's loss of logits, told which samples they are where it asks."""
         extra = {"index": batch.index} if getattr(job.loss, "needs_index", False) else {}
-        value: Tensor = job.criterion(logits, batch.target, **extra)
+        try:
+            value: Tensor = job.criterion(logits, batch.target, **extra)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            words = told(error, job.loss) if batch.target.is_floating_point() else None
+            if words is None:
+                raise
+            raise words from error
         return value
 
     def after_epoch(self, job: Job) -> dict[str, float]:

@@ -47,6 +47,7 @@ class CaPE(Recipe):
 
     name = "cape"
     dense = False
+    soft = True
 
     target: Tensor  # (N,K); zeros before the first is made
 

@@ -24,6 +24,7 @@ class Mixup(Recipe):
 
     name = "mixup"
     dense = False
+    soft = True
 
     def __init__(self, *, alpha: float = 0.2) -> None:
         super().__init__()
