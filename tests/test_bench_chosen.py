@@ -12,7 +12,7 @@ from calibrant.bench import Store, Suite, table
 from calibrant.bench.page import render
 from calibrant.bench.rows import make_row
 from calibrant.bench.tune import tuned, with_choices
-from test_bench_tune import SUITE, Made, fake_run, figures_of
+from test_bench_tune import SUITE, Made, fake_run, figures_of, run_that_loses
 
 TWO = SUITE.replace("seeds: [0, 1]", "grid: {validation: [300, 200]}\nseeds: [0, 1]")
 RULE = "the lowest ECE of those at most 1 point of accuracy below the most accurate, by 1 seed"
@@ -90,14 +90,7 @@ def test_csv_has_columns_of_it_only_where_something_was_tuned(bench):
 
 def test_a_candidate_that_failed_is_counted(tmp_path):
     suite, store = Suite.parse(SUITE), Store(tmp_path / "store")
-    honest = fake_run(store)
-
-    def run(specs):
-        lost = [spec for spec in specs if "threshold=0.1" in spec.config.loss]
-        honest([spec for spec in specs if spec not in lost])
-        return Made([spec.key for spec in lost])
-
-    done = tuned(suite, tmp_path, run)
+    done = tuned(suite, tmp_path, run_that_loses(store, "threshold=0.1"))
     text = table(done, store.frame(), ["ece"]).to_markdown()
     assert "| threshold of s_avuc | 0.5 | 2 (1 failed) |" in text
     assert "| beta of s_avuc | 2.0 | 3 |" in text

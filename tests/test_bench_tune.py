@@ -151,17 +151,22 @@ def test_runs_cut_short_are_gone_on_with_and_not_chosen_from(tmp_path):
     assert tuned(suite, tmp_path, fake_run(store)).specs
 
 
-def test_a_candidate_that_failed_is_told_and_not_chosen(tmp_path):
-    suite = Suite.parse(SUITE)
-    store = Store(tmp_path / "store")
+def run_that_loses(store, lost):
+    """As `fake_run`, but candidates with this in their loss fail."""
     honest = fake_run(store)
 
     def run(specs):
-        lost = [spec for spec in specs if "threshold=0.1" in spec.config.loss]
-        honest([spec for spec in specs if spec not in lost])
-        return Made([spec.key for spec in lost])
+        failed = [spec for spec in specs if lost in spec.config.loss]
+        honest([spec for spec in specs if spec not in failed])
+        return Made([spec.key for spec in failed])
 
-    done = tuned(suite, tmp_path, run)
+    return run
+
+
+def test_a_candidate_that_failed_is_told_and_not_chosen(tmp_path):
+    suite = Suite.parse(SUITE)
+    store = Store(tmp_path / "store")
+    done = tuned(suite, tmp_path, run_that_loses(store, "threshold=0.1"))
     assert "threshold=0.5" in done.specs[-1][1].config.loss
     (path,) = (tmp_path / "choices").glob("*.json")
     assert json.loads(path.read_text())["candidates"][0]["candidates"][0]["ece"] is None

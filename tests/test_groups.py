@@ -444,7 +444,7 @@ def test_a_group_column_needs_a_file_of_groups(folder):
     assert "--group-column is of the file of --groups" in result.stderr
 
 
-@pytest.mark.parametrize("columns", ["50", "80"])
+@pytest.mark.parametrize("columns", ["50", "80", "100"])
 def test_the_terminal_names_the_worst_group_and_every_group(folder, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     result = run(
@@ -470,12 +470,16 @@ def test_the_terminal_names_the_worst_group_and_every_group(folder, monkeypatch,
     assert fog[-2:] == ["not", "tested"]
     assert night[-2:] == ["too", "sure"]
     # How far off the day could at most be: the wider end of its interval.
-    if columns == "80":
-        widest = max(abs(float(day[place].replace("−", "-"))) for place in (-7, -9))
+    if columns != "50":
+        to = day.index("–")
+        widest = max(abs(float(day[place].replace("−", "-"))) for place in (to - 1, to + 1))
         assert day[-4:] == ["no", "gap", "≤", f"{widest:.1f}"]
     else:
         assert day[-2:] == ["no", "gap"]
     assert "–: no rows" not in said
+    assert ("chance" in said.split("judged")[0].rsplit("light", 1)[-1]) == (columns == "100")
+    whole = any(line[:1] == ["<b>dusk</b>"] for line in lines)  # a name is, where there is room
+    assert whole or columns == "50"
 
 
 def test_read_groups_gives_what_evaluate_takes(folder):

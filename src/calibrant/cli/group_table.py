@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from calibrant.evaluation.groups import Group, Groups
 
 MOST_SHOWN = 30
-_WIDE, _NARROW = 76, 60  # columns below which ECE, and the two that make the gap, are left out
+# Columns beside a group's name, below which ECE, and the two that make the gap, are left out.
+_WIDE, _NARROW, _LONGEST = 73, 57, 30
 _JUDGED = {OVER: "too sure", UNDER: "too unsure", UNSHOWN: "no gap", FEW: "few"}
 _LEGEND = {
     "no gap": "no gap: none is shown",
@@ -26,7 +27,9 @@ _LEGEND = {
 
 def show_groups(groups: Groups, console: Console) -> None:
     """Print the figures of the groups, the most overconfident first."""
-    narrow, narrower = console.width < _WIDE, console.width < _NARROW
+    longest = min(_LONGEST, max(len(name) for name in (groups.name, *groups.keys())))
+    left = console.width - longest
+    narrow, narrower = left < _WIDE, left < _NARROW
     bounded = any(group.finding is not None for group in groups.groups)
     ordered = groups.by_gap
     shown = ordered if len(ordered) <= MOST_SHOWN else _kept(ordered)
