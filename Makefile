@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test lint types unit bench-metrics bench-calibrators bench-class-scaling bench-losses clean
+.PHONY: demo test test-all lint types unit bench-metrics bench-calibrators bench-class-scaling bench-losses clean
 
 demo: $(VENV)/.core
 	$(VENV)/bin/calibrant demo
@@ -18,7 +18,11 @@ types: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -n auto
+	$(VENV)/bin/python -m pytest -n auto -m "not slow"
+
+# Everything: the slow tests too, and those of the replication.
+test-all: lint types
+	$(VENV)/bin/python -m pytest -n auto tests src/calibrant replication
 
 # The peers live in an environment of their own; one that does not install is recorded.
 bench-metrics: .venv-peers/.ready

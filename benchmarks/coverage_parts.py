@@ -8,14 +8,14 @@ import numpy as np
 from scipy.optimize import brentq
 
 from calibrant import Predictions, compare, metrics
-from calibrant.evaluation import grouping
-from calibrant.evaluation.bootstrap import percentiles, resample_counts, resampled_values
-from calibrant.evaluation.group_files import as_groups
+from calibrant.evaluation.bootstrap import percentile_interval, resample_counts, resample_measures
+from calibrant.evaluation.groups import judge as grouping
+from calibrant.evaluation.groups.files import check_groups
 from calibrant.evaluation.intervals import Plan
 from calibrant.evaluation.inversion import Interval
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import RowState
-from calibrant.metrics.ranked import RankState
+from calibrant.metrics.rank_state import RankState
 
 RISK = 0.05
 # name: lowest confidence, and by how much it is too sure; c = low + (1 − low)·Beta(3, 1)
@@ -80,10 +80,10 @@ def coverage_at_risk_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
                     if trial < few:
                         kept = {"it": state}
                         values = [
-                            resampled_values({"it": measure}, kept, counts)["it"]
+                            resample_measures({"it": measure}, kept, counts)["it"]
                             for counts in resample_counts(num_rows, 200, trial)
                         ]
-                        least, most = percentiles(np.concatenate(values), 0.95)
+                        least, most = percentile_interval(np.concatenate(values), 0.95)
                         naive += least <= truth <= most
                 yield [
                     name,
@@ -128,8 +128,8 @@ def groups_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
                 predictions = Predictions.from_probs(probs, right * 1, validate=False)
                 ranks, loss = RankState(), RowState("nll")
                 compute_all([], predictions.batches(), from_logits=False, extra=[ranks, loss])
-                values = as_groups(home, predictions, "group")
-                found = grouping.by_group(
+                values = check_groups(home, predictions, "group")
+                found = grouping.judge_groups(
                     values, predictions, ranks, loss, num_bins=15, plan=Plan()
                 )
                 off = {group.value: group.finding for group in found.off}

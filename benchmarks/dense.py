@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from calibrant.bench.figures import with_error
-from calibrant.bench.statistics import mean_of
+from calibrant.bench.tables.formatting import with_error
+from calibrant.bench.tables.statistics import mean_of
 from calibrant.calibrators import get
 from calibrant.metrics import accuracy, ece, nll
 from harness import table, versions

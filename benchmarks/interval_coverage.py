@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from calibrant import bootstrap_interval, metrics
-from calibrant.evaluation.hypothesis import calibration_test
+from calibrant.evaluation.verdict import calibration_test
 from calibrant.metrics.base import compute_all
-from calibrant.metrics.ranked import RankState
+from calibrant.metrics.rank_state import RankState
 from coverage_parts import compare_part, coverage_at_risk_part, groups_part
 
 LOW, WIDTH = 0.55, 0.45

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from calibrant.losses.registry import PRIMARY, SECONDARY
+from calibrant.losses.registry import LOSSES
 from losses_steps import SETTINGS, quartiles
 
-NAMES = [*PRIMARY, *SECONDARY]
+NAMES = list(LOSSES)
 ALLOWED = {"r_aurc": 5.0, "kde_ece": 10.0, "cpc": 10.0}  # per cent of a step; 3 for all others
 MEMORY_ALLOWED = 1024.0  # MiB
 HOST_BOUND = "resnet18"  # the network whose step the host's time is told as a share of

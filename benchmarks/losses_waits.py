@@ -8,7 +8,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from calibrant.losses.registry import PRIMARY
+from calibrant.losses.registry import is_secondary
 from losses_steps import caller, trainable
 
 SPAN = "the loss, forward and backward"
@@ -47,7 +47,7 @@ def waits(name: str, device: torch.device) -> dict[str, list[str]]:
         raise RuntimeError("the profiler does not see a value's way to the host: it says nothing")
     found = {}
     for kind in ("labels", "probabilities", "weight", "dense"):
-        if (kind == "dense" and name in FLAT_ONLY) or (kind == "weight" and name not in PRIMARY):
+        if (kind == "dense" and name in FLAT_ONLY) or (kind == "weight" and is_secondary(name)):
             continue
         shape = DENSE if kind == "dense" else FLAT
         draw = torch.Generator().manual_seed(0)

@@ -21,7 +21,7 @@ from typing import Any
 from mutation_changes import Change, changes, rewritten
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/test_losses_*.py", "tests/test_soft_rank.py")
+TESTS = ("tests/losses/test_*.py", "tests/functional/test_soft_rank.py")
 HEAVY = "numpy scipy.optimize scipy.special sklearn.datasets torchmetrics pytest torch "
 HEAVY += "torch._dynamo torch._functorch.aot_autograd torch.distributed"
 ELSEWHERE = {"subprocess", "start_processes"}  # such tests call functions unseen
@@ -152,10 +152,10 @@ def targets(root: Path) -> list[str]:
     losses = [path for path in (package / "losses").glob("*.py") if path.name != "__init__.py"]
     shared = [
         path
-        for name in ("soft_rank*", "kernels")
+        for name in ("soft_rank/*", "kernels")
         for path in (package / "functional").glob(f"{name}.py")
     ]
-    files = [*losses, *(path for path in shared if "triton" not in path.name)]
+    files = [*losses, *(path for path in shared if not path.name.startswith(("triton", "__")))]
     return sorted(path.relative_to(package).as_posix() for path in files)
 
 
@@ -170,8 +170,8 @@ def test_files(root: Path) -> list[str]:
 def digest_of(root: Path, only: Sequence[str] | None = None) -> str:
     """Changes with any file of the tests or the package that may matter, or of those asked for."""
     files = sorted([*root.glob("tests/**/*.py"), *root.glob("src/calibrant/losses/*.py")])
-    files += sorted(root.glob("src/calibrant/functional/*.py"))
-    named = {*root.glob("tests/test_*.py")} - {root / file for file in test_files(root)}
+    files += sorted(root.glob("src/calibrant/functional/**/*.py"))
+    named = {*root.glob("tests/**/test_*.py")} - {root / file for file in test_files(root)}
     whole = hashlib.sha256(repr(only).encode())
     for path in files:
         if path not in named:

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.functional import soft_rank_pooling
-from calibrant.functional import soft_ranks as module
-from calibrant.functional.soft_rank_pooling import centre_on_device, pool_on_device
-from calibrant.functional.soft_ranks import soft_rank
+from calibrant.functional.soft_rank import device_pooling
+from calibrant.functional.soft_rank import ranks as module
+from calibrant.functional.soft_rank.device_pooling import centre_on_device, pool_on_device
+from calibrant.functional.soft_rank.ranks import soft_rank
 from calibrant.losses.r_aurc import r_aurc
 from harness import Contestant, machine, milliseconds, race, share_of_others, shown, table, versions
 
@@ -32,7 +32,7 @@ STRENGTH = 0.05
 SIZES = ((1, 128), (1, 512), (1, 4096), (1, 65_536), (32, 128), (32, 512), (32, 4096))
 CALLS = 200  # CUDA calls between two waits for the device, at most
 WARPS = (2, 4, 8, 16)
-MODULES = {"fused": "soft_rank_triton_fused", "sorted first": "soft_rank_triton"}
+WAYS = {"fused": "fused", "sorted first": "sorted"}  # as printed, and as the module has them
 
 
 PARTS = ("cpu", "cuda", "host", "warps", "dense", "exact")
@@ -94,21 +94,21 @@ def on_cpu(sizes, rounds: int) -> str:
 @contextmanager
 def way(name: str) -> Iterator[None]:
     """Let soft_rank go one way alone, where it has it: fused, sorted first, or plain."""
-    chosen = module._kernels
+    chosen = module._find_kernels
 
-    def kernels(values: Tensor, which: str = "soft_rank_triton") -> ModuleType | None:
-        return chosen(values, which) if which == MODULES.get(name) else None
+    def kernels(values: Tensor, which: str) -> ModuleType | None:
+        return chosen(values, which) if which == WAYS.get(name) else None
 
-    module._kernels = kernels
+    module._find_kernels = kernels
     try:
         yield
     finally:
-        module._kernels = chosen
+        module._find_kernels = chosen
 
 
 def ways(values: Tensor) -> list[str]:
     """The ways there are for these values, the one that is shipped first."""
-    return [name for name, which in MODULES.items() if module._kernels(values, which)] + ["plain"]
+    return [name for name, which in WAYS.items() if module._find_kernels(values, which)] + ["plain"]
 
 
 def on_cuda(sizes, rounds: int) -> str:
@@ -195,7 +195,7 @@ class NoKernel:
 def host_parts(n: int, rounds: int) -> str:
     """Where the time of a fused call goes on the host: parts are left out in turn."""
     values, weights = inputs(1, n, "cuda")
-    fused = module._kernels(values, MODULES["fused"])
+    fused = module._find_kernels(values, "fused")
     if fused is None:
         return "No fused kernels here."
     call = forward_and_backward(ours, values, weights)
@@ -211,7 +211,7 @@ def host_parts(n: int, rounds: int) -> str:
             for name, thing in kept.items():
                 setattr(fused, name, thing)
 
-    stubs = {"_pool_kernel": NoKernel(), "_centre_kernel": NoKernel()}
+    stubs = {"_pool_fused": NoKernel(), "_centre_fused": NoKernel()}
     made = {
         "pool_packed": lambda values, strength: (ranks.view_as(values), packed),
         "centre_packed": lambda grad, packed, strength: grad,
@@ -244,20 +244,20 @@ def by_warps(sizes: tuple[int, ...], rounds: int) -> str:
     lines = []
     for n in sizes:
         values, weights = inputs(1, n, "cuda")
-        fused = module._kernels(values, MODULES["fused"])
+        fused = module._find_kernels(values, "fused")
         if fused is None:
             return "No fused kernels here."
         kept = fused._launch
         times = []
         for warps in WARPS:
-            block = kept(n)[0]
-            fused._launch = lambda n, block=block, warps=warps: (block, warps)
+            block = kept(n, 32, 16)[0]
+            fused._launch = lambda n, *_, block=block, warps=warps: (block, warps)
             try:
                 replayed = graph_seconds(forward_and_backward(ours, values, weights), rounds)
             finally:
                 fused._launch = kept
             times.append(milliseconds(median(replayed)))
-        lines.append([f"{n}", f"{kept(n)[1]}", *times])
+        lines.append([f"{n}", f"{kept(n, 32, 16)[1]}", *times])
     return table(("n", "warps taken", *(f"{warps} warps, ms" for warps in WARPS)), lines)
 
 
@@ -328,7 +328,7 @@ def dense(rounds: int) -> str:
         "soft rank, forward": lambda: pool_on_device(confidence, STRENGTH),
         "soft rank, backward": lambda: centre_on_device(weights, *pooled[1:], STRENGTH),
         "the sort in it": lambda: confidence.sort(dim=-1),
-        "one running maximum, as it is": lambda: soft_rank_pooling._running_max(wide),
+        "one running maximum, as it is": lambda: device_pooling._running_max(wide),
         "one running maximum, by cummax": lambda: wide.cummax(-1),
     }
     lines = []

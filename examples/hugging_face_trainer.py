@@ -2,8 +2,8 @@
 
     pip install 'transformers[torch]' && python examples/hugging_face_trainer.py
 
-For a model of sequences, images or tokens; labels of -100 are ignored, as everywhere there. A
-language model's labels must be shifted by one place first, which this does not do.
+It suits models that classify sequences, images or tokens; labels of -100 are ignored, as usual.
+A language model's labels must be shifted by one place first, which this does not do.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ class CalibratedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch; in evaluation its likelihood, comparable between losses."""
+        """Compute the loss of a batch; in evaluation cross-entropy, to compare losses by."""
         # Without labels the model does not compute a loss of its own.
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        logits = outputs["logits"].movedim(-1, 1)  # classes second, also for one label a token
+        logits = outputs["logits"].movedim(-1, 1)  # classes second, also with one label per token
         loss = self.loss if model.training else nn.functional.cross_entropy
         value = loss(logits, inputs["labels"])
         return (value, outputs) if return_outputs else value
 
 
 class Digits(nn.Module):
-    """A network that speaks as the models of transformers do."""
+    """A network with the interface of a transformers model."""
 
     def __init__(self) -> None:
         super().__init__()
         self.network = digits.network()
 
     def forward(self, pixels: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """Logits by name; ``labels`` is there for Trainer, which looks for it."""
+        """Return logits by name; Trainer requires the ``labels`` argument."""
         return {"logits": self.network(pixels)}
 
 
 def main(epochs: int = 100) -> None:
-    """Train, adding up the gradients of two batches a step, and evaluate on other rows."""
-    rows, others = (
+    """Train with the gradients of two batches per step, and evaluate on test rows."""
+    train_rows, test_rows = (
         [{"pixels": pixels, "labels": label} for pixels, label in part] for part in digits.data()
     )
     settings = TrainingArguments(
@@ -71,11 +71,11 @@ def main(epochs: int = 100) -> None:
         save_strategy="no",
     )
     trainer = CalibratedTrainer(
-        model=Digits(), args=settings, train_dataset=rows, eval_dataset=others
+        model=Digits(), args=settings, train_dataset=train_rows, eval_dataset=test_rows
     )
     trainer.train()
     print(trainer.evaluate())
-    logits = torch.as_tensor(trainer.predict(others).predictions)
+    logits = torch.as_tensor(trainer.predict(test_rows).predictions)
     print(f"mean confidence {float(logits.softmax(1).amax(1).mean()):.3f}")
 
 

@@ -2,8 +2,8 @@
 
     pip install 'calibrant[train]' && python examples/lightning_module.py
 
-As part of the module it moves to the device, and what it remembers is saved in checkpoints.
-In several processes a loss that remembers samples (``crl``) must keep what each has counted:
+As part of the module it moves to the device, and checkpoints save its state. With several
+processes, a loss that remembers samples (``crl``) needs
 ``strategy=DDPStrategy(broadcast_buffers=False)``, and ``history.synchronize()`` after each epoch.
 """
 
@@ -19,7 +19,7 @@ from calibrant.metrics.modules import ECE, NLL
 
 
 class Classifier(lightning.LightningModule):
-    """Any network, trained with any loss, watched by its likelihood and calibration error."""
+    """Any network with any loss; validation logs its likelihood and calibration error."""
 
     def __init__(self, network: nn.Module, objective: str = "focal+0.5*s_avuc") -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Classifier(lightning.LightningModule):
         self.ece, self.nll = ECE(), NLL()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """One batch's loss."""
+        """Compute the loss of a batch."""
         images, labels = batch
         loss: Tensor = self.loss(self.network(images), labels)
         self.log("train_loss", loss)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Losses differ in scale; these two figures can be compared between them."""
+        """Update two metrics that compare losses, whose own values differ in scale."""
         images, labels = batch
         logits = self.network(images)
         for name, metric in (("val_ece", self.ece), ("val_nll", self.nll)):
@@ -43,18 +43,18 @@ class Classifier(lightning.LightningModule):
             self.log(name, metric)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Return Adam over the network's parameters."""
         return torch.optim.Adam(self.network.parameters(), lr=3e-3)
 
 
 def main(epochs: int = 100) -> None:
-    """Train on the processor, watching the rows not trained on."""
-    rows, others = digits.data()
+    """Train on the CPU and validate on test rows."""
+    train_rows, test_rows = digits.data()
     trainer = lightning.Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False
     )
     module = Classifier(digits.network())
-    trainer.fit(module, digits.batches(rows), digits.batches(others, shuffle=False))
+    trainer.fit(module, digits.batches(train_rows), digits.batches(test_rows, shuffle=False))
     print({name: round(float(value), 4) for name, value in trainer.callback_metrics.items()})
 
 

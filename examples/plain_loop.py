@@ -1,4 +1,4 @@
-"""A plain training loop. Two of its lines are calibrant's; the others are as they always were.
+"""A plain training loop with a calibrant loss: two lines change.
 
 python examples/plain_loop.py
 """
@@ -22,8 +22,8 @@ def train(
     objective: str = "focal+0.5*s_avuc",
     epochs: int = 100,
 ) -> nn.Module:
-    """Train a network; ``objective`` is any text `losses.get` reads."""
-    loss = losses.get(objective)  # the second line, where nn.CrossEntropyLoss() was
+    """Train a network; ``objective`` is any text that `losses.get` reads."""
+    loss = losses.get(objective)  # the second line, instead of nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(epochs):
         for images, labels in loader:
@@ -34,19 +34,19 @@ def train(
 
 
 def main(epochs: int = 100) -> None:
-    """Train with cross-entropy and with another loss, and compare the two on other rows."""
-    rows, others = digits.data()
-    told = []
+    """Train with cross-entropy and with another loss, and compare the two on test rows."""
+    train_rows, test_rows = digits.data()
+    runs = []
     for objective in ("cross_entropy", "focal+0.5*s_avuc"):
         network = digits.network()
-        train(network, digits.batches(rows), objective=objective, epochs=epochs)
-        judged = calibrant.Predictions.from_model(
-            network, digits.batches(others, shuffle=False), name=objective, progress=False
+        train(network, digits.batches(train_rows), objective=objective, epochs=epochs)
+        predictions = calibrant.Predictions.from_model(
+            network, digits.batches(test_rows, shuffle=False), name=objective, progress=False
         )
-        verdict = calibrant.evaluate(judged).verdict
+        verdict = calibrant.evaluate(predictions).verdict
         print(f"{objective}: {verdict.headline if verdict else ''}")
-        told.append(judged)
-    print(calibrant.compare(*told).headline)
+        runs.append(predictions)
+    print(calibrant.compare(*runs).headline)
 
 
 if __name__ == "__main__":

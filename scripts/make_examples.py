@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.bench import Suite
-from calibrant.bench.halving import halved
+from calibrant.bench.store.half_precision import to_half
 from calibrant.predictions.examples import FOLDER
 from calibrant.training import Run
 
@@ -37,7 +37,7 @@ def main() -> None:
     for method in given.methods:
         run = Run(given.bench / "runs" / keys[method])
         for part in PARTS:
-            said = halved(run.predictions(part))
+            said = to_half(run.predictions(part))
             labels = np.asarray(said.labels).astype(np.uint8)
             assert (found.setdefault(f"labels/{part}", labels) == labels).all()
             found[f"{method}/{part}"] = np.asarray(said.array)

@@ -1,4 +1,4 @@
-"""The demonstration shows what it says: real data, a true fault, the same every time."""
+"""The demonstration: real data, an overconfident network, the same output every time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from torch import nn
 import calibrant
 from calibrant import losses
 from calibrant.demo import OBJECTIVES, digits_split, predict, run_demo, train_network
-from calibrant.report import words
-
-METRICS = ("ece", "nll")
+from calibrant.report import formatting
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """One run of the demonstration: its folder and what it returned."""
-    folder, said = tmp_path_factory.mktemp("demo") / "made" / "on the way", io.StringIO()
-    with contextlib.redirect_stdout(said):
+    """Run the demonstration once; return its folder and the path of the report."""
+    folder, printed = tmp_path_factory.mktemp("demo") / "made" / "on the way", io.StringIO()
+    with contextlib.redirect_stdout(printed):
         report = run_demo(folder)
-    (folder / "said.txt").write_text(said.getvalue(), encoding="utf-8")
+    (folder / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
     return folder, report
 
 
@@ -35,8 +33,8 @@ def few_epochs(seed):
     return train_network(split.train_images, split.train_labels, epochs=3, seed=seed).state_dict()
 
 
-def same(one, two):
-    return all(torch.equal(one[key], two[key]) for key in one)
+def are_same(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
 
 
 def test_data_are_whole_unchanged_and_in_order():
@@ -48,7 +46,8 @@ def test_data_are_whole_unchanged_and_in_order():
     assert split.train_labels.bincount(minlength=10).min() >= 25
 
 
-def test_network_is_overconfident_and_the_verdict_says_so(shown):
+@pytest.mark.slow
+def test_network_and_verdict_are_overconfident(shown):
     folder, report = shown
     predictions = calibrant.Predictions.read(folder / "predictions.npz")
     evaluation = calibrant.evaluate(predictions)
@@ -60,7 +59,8 @@ def test_network_is_overconfident_and_the_verdict_says_so(shown):
     assert report == folder / "report.html"
 
 
-def test_repair_is_fitted_on_one_half_and_judged_on_the_other(shown):
+@pytest.mark.slow
+def test_calibrator_is_fitted_on_one_half_and_evaluated_on_the_other(shown):
     from calibrant.calibrators import load
     from calibrant.calibrators.rank import apply
 
@@ -82,7 +82,8 @@ def test_repair_is_fitted_on_one_half_and_judged_on_the_other(shown):
     assert 'class="outcome helps"' in text
 
 
-def test_other_losses_are_trained_with_and_judged_on_the_same_half(shown):
+@pytest.mark.slow
+def test_other_losses_are_evaluated_on_the_same_half(shown):
     folder, report = shown
     before = calibrant.Predictions.read(folder / "predictions.npz").split(0.5)[1]
     text = report.read_text(encoding="utf-8")
@@ -95,29 +96,33 @@ def test_other_losses_are_trained_with_and_judged_on_the_same_half(shown):
     split = digits_split()
     for name in OBJECTIVES:
         network = train_network(split.train_images, split.train_labels, loss=losses.get(name))
-        told = predict(network, split.test_images, split.test_labels, name=name).split(0.5)[1]
-        np.testing.assert_array_equal(told.labels, before.labels)
-        figures = calibrant.evaluate(told, metrics=("accuracy", "ece", "nll"))
+        everything = predict(network, split.test_images, split.test_labels, name=name)
+        half = everything.split(0.5)[1]
+        np.testing.assert_array_equal(half.labels, before.labels)
+        figures = calibrant.evaluate(half, metrics=("accuracy", "ece", "nll"))
         accuracy, ece, interval, nll, outcome = rows[f"trained with {name}"]
-        assert accuracy == words.figure_text("accuracy", figures["accuracy"].value)
-        assert ece == words.number(figures["ece"].value)
-        low, high = (words.number(end) for end in (figures["ece"].low, figures["ece"].high))
+        assert accuracy == formatting.figure_text("accuracy", figures["accuracy"].value)
+        assert ece == formatting.number(figures["ece"].value)
+        low, high = (formatting.number(end) for end in (figures["ece"].low, figures["ece"].high))
         assert interval == f"{low} to {high}"
-        assert nll == words.number(figures["nll"].value)
+        assert nll == formatting.number(figures["nll"].value)
         # What the losses were chosen for on the other half holds on this one too.
         assert outcome == "better calibrated, lower NLL"
     assert "All 3 are better calibrated than this model; none is shown to be less accurate" in text
 
 
-def test_losses_were_chosen_on_the_half_that_fits_the_repair():
+@pytest.mark.slow
+def test_losses_qualify_on_the_half_that_fits_the_calibrator():
     split = digits_split()
     for name, kept in [*((name, True) for name in OBJECTIVES), ("cross_entropy", False)]:
         network = train_network(split.train_images, split.train_labels, loss=losses.get(name))
         held = predict(network, split.test_images, split.test_labels, name=name).split(0.5)[0]
-        ece, nll = (getattr(calibrant.metrics, one)(held.scores, held.labels) for one in METRICS)
+        ece = calibrant.metrics.ece(held.scores, held.labels)
+        nll = calibrant.metrics.nll(held.scores, held.labels)
         assert (ece < 0.05 and nll < 0.44) == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_other_seeds_are_overconfident_too(seed):
     split = digits_split()
@@ -128,6 +133,7 @@ def test_other_seeds_are_overconfident_too(seed):
     assert confidence - accuracy > 0.05
 
 
+@pytest.mark.slow
 def test_predictions_are_of_the_test_rows_in_order(shown):
     predictions = calibrant.Predictions.read(shown[0] / "predictions.npz")
     assert predictions.is_logits
@@ -139,17 +145,17 @@ def test_seed_decides_the_network_whatever_the_number_of_threads():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = few_epochs(0)
+        first = few_epochs(0)
         torch.set_num_threads(2)
-        two = few_epochs(0)
+        second = few_epochs(0)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert same(one, two)
-    assert not same(one, few_epochs(1))
+    assert are_same(first, second)
+    assert not are_same(first, few_epochs(1))
 
 
-def test_caller_s_randomness_is_left_alone():
+def test_random_state_of_the_caller_is_unchanged():
     state, mode = torch.get_rng_state(), torch.is_grad_enabled()
     few_epochs(7)
     assert torch.equal(torch.get_rng_state(), state)
@@ -175,7 +181,7 @@ def test_quiet_is_silent(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("calibrant.demo.train_network", lambda *_, **__: network)
     plain = calibrant.calibrate
     quick = {"calibrate": lambda held, **_: plain(held, method="temperature")}
-    quick |= {"OBJECTIVES": OBJECTIVES[:1], "_larger_network": lambda folder, *_: folder}
+    quick |= {"OBJECTIVES": OBJECTIVES[:1], "_report_larger_network": lambda folder, *_: folder}
     quick |= {"_explain": lambda *_: "mended"}
     for name, value in quick.items():
         monkeypatch.setattr(f"calibrant.demo.{name}", value)
@@ -186,9 +192,10 @@ def test_quiet_is_silent(tmp_path, capsys, monkeypatch):
     assert "Training a small network" in capsys.readouterr().out
 
 
-def test_it_tells_what_it_did(shown):
+@pytest.mark.slow
+def test_output_describes_every_step(shown):
     folder, _ = shown
-    told = " ".join((folder / "said.txt").read_text(encoding="utf-8").split())
+    printed = " ".join((folder / "printed.txt").read_text(encoding="utf-8").split())
     before = calibrant.Predictions.read(folder / "predictions.npz").split(0.5)[1]
     evaluation = calibrant.evaluate(before)
     for expected in [
@@ -196,9 +203,9 @@ def test_it_tells_what_it_did(shown):
         "1,497 digits",
         evaluation.verdict.headline,
         "Expected calibration error",
-        "After the repair, on the same 748 digits",
+        "After calibration, on the same 748 digits",
         *(f"trained with {name}:" for name in OBJECTIVES),
         f"{folder / 'calibrator.safetensors'}",
         f"calibrant evaluate {folder / 'predictions.npz'}",
     ]:
-        assert expected in told
+        assert expected in printed

@@ -17,8 +17,8 @@ from calibrant._version import __version__
 
 if TYPE_CHECKING:
     from calibrant.calibrators import attach, calibrate, load
+    from calibrant.core.errors import InputError
     from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
-    from calibrant.functional.errors import InputError
     from calibrant.predictions import Predictions
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 # Imported when first asked for, so that `import calibrant` costs next to nothing.
 _HOME = {
     "Evaluation": "calibrant.evaluation",
-    "InputError": "calibrant.functional.errors",
+    "InputError": "calibrant.core.errors",
     "Predictions": "calibrant.predictions",
     "attach": "calibrant.calibrators",
     "bootstrap_interval": "calibrant.evaluation",

@@ -1,17 +1,17 @@
-"""The demonstration: a real network on real data, how far it can be believed, and its repair.
+"""The demonstration: train a network, evaluate its confidence, calibrate it, and report.
 
 The data are scikit-learn's handwritten digits, which come with the package: 1,797 images
-of 8 by 8 pixels, unchanged, all labels as they are. The file is apparently ordered by
-writer, so a network trained on its first rows is tested on the handwriting of people it
-has not seen. That, few rows and long training make it overconfident, as networks in use are.
-(Rows by one writer are alike, which the intervals, made for independent rows, do not know.)
+of 8 by 8 pixels, with their own labels. The file appears to be ordered by writer, so a network
+trained on its first rows is tested on the handwriting of other people. That, few rows and long
+training make the network overconfident, as networks in use are. Rows by one writer are alike;
+the intervals assume independent rows and do not account for that.
 
-The repair is fitted on a random half of the rows not trained on and judged on the other half,
-so it has seen other digits by the writers it is judged on, as a repair in use has.
+The calibrator is fitted on a random half of the test rows and evaluated on the other half. It has
+therefore seen other digits by the same writers, as a calibrator in use has.
 
-The same network is then trained anew with other losses, and judged on that other half too.
+The same network is then trained again with other losses and evaluated on that other half too.
 
-Last, a larger network whose predictions come with the package: a ResNet-18 on CIFAR-10.
+The last part is a larger network whose predictions come with the package: a ResNet-18 on CIFAR-10.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ from torch import Tensor, nn
 
 from calibrant import losses
 from calibrant.calibrators import Calibrator
+from calibrant.calibrators.choose import Choice, calibrate
 from calibrant.calibrators.rank import apply
-from calibrant.calibrators.select import Choice, calibrate
+from calibrant.core.threads import one_thread
 from calibrant.evaluation import Comparison, Evaluation, compare, evaluate
-from calibrant.functional.threads import one_thread
 from calibrant.predictions import Predictions, example, examples
-from calibrant.report import Alternatives, words, write
+from calibrant.report import Alternatives, formatting, write
 
 EPOCHS = 300
-# Of all losses but crl, at their defaults, those whose ECE was below 0.05 and whose NLL below
-# 0.44 on the half the repair is fitted on, with seed 0; flsd too, which is a kind of focal.
+# The losses with ECE below 0.05 and NLL below 0.44 on the half that the calibrator is fitted on,
+# among all but crl, at their defaults, with seed 0. flsd qualified too, but is a kind of focal.
 OBJECTIVES = ("focal", "mbls", "acls")
-LARGER = "cifar10-resnet18"  # among the predictions that come with the package
-SHOWN = ("accuracy", "ece", "nll", "brier")  # the full table is `calibrant evaluate`'s
+LARGER = "cifar10-resnet18"  # an example that comes with the package
+SHOWN_METRICS = ("accuracy", "ece", "nll", "brier")  # `calibrant evaluate` shows all
+Say = Callable[[str], None]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Split(NamedTuple):
-    """Images, as (N, 64) in [0, 1], and labels: some to learn from, others to be judged by."""
+    """Images, shape (N, 64) with values in [0, 1], and labels, for training and testing."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -55,7 +56,10 @@ class Split(NamedTuple):
 
 
 def digits_split(train_rows: int = 300) -> Split:
-    """The first rows of scikit-learn's digits for training, all others for testing.
+    """Split scikit-learn's digits: the first rows for training, the others for testing.
+
+    Args:
+        train_rows: Number of rows for training. Default: 300 (ours: few enough to overfit).
 
     >>> [len(part) for part in digits_split()]
     [300, 300, 1497, 1497]
@@ -77,7 +81,16 @@ def train_network(
     batch_size: int = 64,
     seed: int = 0,
 ) -> nn.Module:
-    """Train a network of two hidden layers with Adam; the same seed gives the same network."""
+    """Train a network of two hidden layers with Adam.
+
+    Args:
+        images: Training images, shape (N, 64).
+        labels: Their labels.
+        loss: A function of logits and labels.
+        epochs: Number of passes over the images.
+        batch_size: Rows per step.
+        seed: Random seed; the same seed gives the same network.
+    """
     with _reproducible(seed):
         network = nn.Sequential(
             *(nn.Linear(64, 256), nn.ReLU()),
@@ -94,7 +107,7 @@ def train_network(
 
 
 def predict(network: nn.Module, images: Tensor, labels: Tensor, *, name: str) -> Predictions:
-    """What a network says of images, as the value everything else takes."""
+    """Return the predictions of a network on images."""
     names = [str(digit) for digit in range(10)]
     return Predictions.from_model(
         network, [(images, labels)], class_names=names, name=name, progress=False
@@ -102,47 +115,54 @@ def predict(network: nn.Module, images: Tensor, labels: Tensor, *, name: str) ->
 
 
 def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
-    """Train, evaluate, repair and report; returns where the report is.
+    """Run the demonstration and return the path of the report.
 
-    Writes ``predictions.npz``, ``calibrator.safetensors``, ``report.html`` and, of a larger
-    network whose predictions come with the package, ``cifar10.html`` into ``folder``.
+    Args:
+        folder: Output folder. Gets ``predictions.npz``, ``calibrator.safetensors``,
+            ``report.html``, and ``cifar10.html`` on the larger network.
+        seed: Random seed.
+        quiet: True prints nothing.
     """
-    say: Callable[[str], None] = (lambda text: None) if quiet else _say
+    say: Say = (lambda text: None) if quiet else _print_wrapped
     folder.mkdir(parents=True, exist_ok=True)
     split = digits_split()
     trained, tested = len(split.train_labels), len(split.test_labels)
-    say(f"Training a small network on {trained} handwritten digits, {EPOCHS} times over ...")
-    begun = perf_counter()
+    say(f"Training a small network on {trained} handwritten digits for {EPOCHS} epochs ...")
+    start = perf_counter()
     network = train_network(split.train_images, split.train_labels, seed=seed)
-    right = _share_right(network, split.train_images, split.train_labels)
-    say(f"That took {perf_counter() - begun:.0f} s. It gets {words.percent(right)} of them right.")
+    accuracy = _compute_accuracy(network, split.train_images, split.train_labels)
+    seconds = perf_counter() - start
+    say(f"That took {seconds:.0f} s. Its training accuracy is {formatting.percent(accuracy)}.")
 
     predictions = predict(network, split.test_images, split.test_labels, name="digits")
     file = predictions.write(folder / "predictions.npz")
     say(
-        f"Asking it about the other {tested:,} digits of the data, which it has not seen and "
-        f"which, as far as is known, other people wrote. Its logits: {file}"
+        f"Predicting the other {tested:,} digits, which it has not seen and which other people "
+        f"seem to have written. Its logits: {file}"
     )
-    held, before = predictions.split(0.5, seed=seed)
-    say(f"{len(held)} of them, chosen at random, are for the repair; it is judged on the others.")
+    held_out, before = predictions.split(0.5, seed=seed)
+    say(
+        f"A calibrator is fitted on {len(held_out)} of them, chosen at random, and evaluated on "
+        "the others."
+    )
     evaluation = evaluate(before, seed=seed)
-    say(f"\nBefore the repair, on {len(before)} digits:")
-    _tell(evaluation, say)
+    say(f"\nBefore calibration, on {len(before)} digits:")
+    _show_evaluation(evaluation, say)
 
-    calibrator = calibrate(held, method="auto", seed=seed)
+    calibrator = calibrate(held_out, method="auto", seed=seed)
     saved = calibrator.save(folder / "calibrator.safetensors")
     after = replace(apply(calibrator, before), name="digits, repaired")
     explanation = _explain(calibrator, before, after)
-    say(f"The repair: {explanation}")
+    say(f"The calibrator: {explanation}")
     repaired, comparison = evaluate(after, seed=seed), compare(before, after, seed=seed)
-    say(f"\nAfter the repair, on the same {len(before)} digits:")
+    say(f"\nAfter calibration, on the same {len(before)} digits:")
     assert repaired.verdict is not None
     say(f"{repaired.verdict.headline}\n")
-    _tell_change(comparison, say)
-    say(f"The repair, as a file to deploy: {saved}")
-    others = _train_otherwise(split, before, seed, say)
-    larger = _larger_network(folder, seed, say)
-    say(f"Its report: {larger}. For all figures of the digits: calibrant evaluate {file}")
+    _show_comparison(comparison, say)
+    say(f"The calibrator, as a file to deploy: {saved}")
+    others = _train_other_losses(split, before, seed, say)
+    larger = _report_larger_network(folder, seed, say)
+    say(f"Its report: {larger}. For all metrics of the digits: calibrant evaluate {file}")
     return write(
         evaluation,
         folder / "report.html",
@@ -155,48 +175,47 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
     )
 
 
-def _train_otherwise(
-    split: Split, before: Predictions, seed: int, say: Callable[[str], None]
-) -> Alternatives:
-    """The same network trained with other losses, beside the first one on the same rows."""
-    say(f"\nTraining it anew with other losses, and asking about the same {len(before)} digits:\n")
+def _train_other_losses(split: Split, before: Predictions, seed: int, say: Say) -> Alternatives:
+    """Train the same network with other losses and compare them with the first on its rows."""
+    say(f"\nTraining it again with other losses, evaluated on the same {len(before)} digits:\n")
     models, shown = [], ("accuracy", "ece", "nll")
     for name in OBJECTIVES:
         loss = cast(Loss, losses.get(name))
         network = train_network(split.train_images, split.train_labels, loss=loss, seed=seed)
-        told = predict(network, split.test_images, split.test_labels, name=f"trained with {name}")
-        _, judged = told.split(0.5, seed=seed)
-        comparison = compare(before, judged, metrics=shown, seed=seed)
-        models.append((evaluate(judged, metrics=shown, seed=seed), comparison))
-        say(f"trained with {name}:")
-        _tell_change(comparison, say, shown)
-    when = losses.available()
+        title = f"trained with {name}"
+        predictions = predict(network, split.test_images, split.test_labels, name=title)
+        _, rows = predictions.split(0.5, seed=seed)
+        comparison = compare(before, rows, metrics=shown, seed=seed)
+        models.append((evaluate(rows, metrics=shown, seed=seed), comparison))
+        say(f"{title}:")
+        _show_comparison(comparison, say, shown)
+    summaries = losses.available()
     return Alternatives(
         models,
-        "They are this network, with the same start and the same rows in the same order, trained "
-        "with another loss than cross_entropy. The repair has also learned from the other half "
-        "of the digits not trained on, which they have not.\n\n"
-        + " ".join(f"{name}: {when[name]}." for name in OBJECTIVES),
+        "They are this network with another loss than cross_entropy, trained from the same "
+        "initial weights on the same rows in the same order. The repair has also learned from "
+        "the other half of the test digits; they have not.\n\n"
+        + " ".join(f"{name}: {summaries[name]}." for name in OBJECTIVES),
     )
 
 
-def _larger_network(folder: Path, seed: int, say: Callable[[str], None]) -> Path:
-    """A ResNet-18 on CIFAR-10, trained elsewhere: its verdict, its repair, others beside it."""
-    held, before = example(LARGER, "validation"), example(LARGER)
+def _report_larger_network(folder: Path, seed: int, say: Say) -> Path:
+    """Write a report on a ResNet-18 for CIFAR-10: its verdict, its repair, and other losses."""
+    held_out, before = example(LARGER, "validation"), example(LARGER)
     evaluation = evaluate(before, seed=seed)
     assert evaluation.verdict is not None
     say(f"\nA larger network, on {len(before):,} photographs (ResNet-18, CIFAR-10):")
     say(evaluation.verdict.headline)
-    calibrator = calibrate(held, method="auto", preserve_predictions=True, seed=seed)
+    calibrator = calibrate(held_out, method="auto", preserve_predictions=True, seed=seed)
     after = replace(apply(calibrator, before), name=f"{before.name}, repaired")
     comparison = compare(before, after, seed=seed)
     explanation = _explain(calibrator, before, after)
-    say(f"The repair, fitted on {len(held):,} other photographs: {explanation}")
-    _tell_change(comparison, say)
+    say(f"The calibrator, fitted on {len(held_out):,} other photographs: {explanation}")
+    _show_comparison(comparison, say)
     shown = ("accuracy", "ece", "nll")
     models = [
-        (evaluate(one, metrics=shown, seed=seed), compare(before, one, metrics=shown, seed=seed))
-        for one in (example(name) for name in examples() if name != LARGER)
+        (evaluate(rows, metrics=shown, seed=seed), compare(before, rows, metrics=shown, seed=seed))
+        for rows in (example(name) for name in examples() if name != LARGER)
     ]
     return write(
         evaluation,
@@ -209,60 +228,62 @@ def _larger_network(folder: Path, seed: int, say: Callable[[str], None]) -> Path
         others=Alternatives(
             models,
             "They are the same network, trained as long and on the same rows, with another loss "
-            "or procedure: one seed each, by the settings of the suite quick-cifar. They are runs "
-            "of their own, and differ by chance from those of the published tables.",
+            "or recipe: one seed each, with the settings of the suite quick-cifar. These runs are "
+            "not those of the published tables and differ from them by chance.",
         ),
     )
 
 
 @contextmanager
 def _reproducible(seed: int) -> Iterator[None]:
-    """Randomness that follows from the seed on any number of cores, and leaves the caller's be."""
+    """Make random numbers depend on the seed alone, and restore the caller's generator."""
     # More threads add in another order, and for layers this small they only cost time.
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def _share_right(network: nn.Module, images: Tensor, labels: Tensor) -> float:
+def _compute_accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
     with torch.inference_mode():
         return float((network(images).argmax(1) == labels).double().mean())
 
 
 def _explain(calibrator: Calibrator, before: Predictions, after: Predictions) -> str:
-    """What the repair is, in words."""
+    """Say which calibrator was chosen, why, and how many predictions it changes."""
     choice = cast(Choice, calibrator.choice_)
-    old, new = (torch.as_tensor(each.array).argmax(1) for each in (before, after))
+    old, new = (torch.as_tensor(rows.array).argmax(1) for rows in (before, after))
     changed = int((old != new).sum())
-    told = "It changes none of the predictions." if not changed else ""
-    told = told or f"It changes {changed:,} of {len(before):,} predictions."
-    return f"{choice.explanation} {told}"
+    if changed:
+        return f"{choice.explanation} It changes {changed:,} of {len(before):,} predictions."
+    return f"{choice.explanation} It changes none of the predictions."
 
 
-def _tell(evaluation: Evaluation, say: Callable[[str], None]) -> None:
+def _show_evaluation(evaluation: Evaluation, say: Say) -> None:
     verdict = evaluation.verdict
     assert verdict is not None
     for sentence in (verdict.headline, *verdict.sentences):
         say(sentence)
     say("")
-    for figure in (evaluation[name] for name in SHOWN):
+    level = formatting.level(evaluation.settings)
+    for figure in (evaluation[name] for name in SHOWN_METRICS):
         value, low, high = (
-            words.figure_text(figure.name, v) for v in (figure.value, figure.low, figure.high)
+            formatting.figure_text(figure.name, number)
+            for number in (figure.value, figure.low, figure.high)
         )
-        say(f"{figure.label:<28}{value:>8}   {words.level(evaluation.settings)}: {low} to {high}")
+        say(f"{figure.label:<28}{value:>8}   {level}: {low} to {high}")
     say("")
 
 
-def _tell_change(
-    comparison: Comparison, say: Callable[[str], None], shown: Sequence[str] = SHOWN
+def _show_comparison(
+    comparison: Comparison, say: Say, shown: Sequence[str] = SHOWN_METRICS
 ) -> None:
-    for one in (comparison[name] for name in shown):
-        old, new = (words.figure_text(one.name, value) for value in (one.a, one.b))
-        told = {"a": "worse", "b": "better"}.get(one.winner, "no difference shown")
-        say(f"{one.label:<28}{old:>8} → {new:<8} {told}")
+    for row in (comparison[name] for name in shown):
+        old, new = (formatting.figure_text(row.name, value) for value in (row.a, row.b))
+        outcome = {"a": "worse", "b": "better"}.get(row.winner, "no significant difference")
+        say(f"{row.label:<28}{old:>8} → {new:<8} {outcome}")
     say("")
 
 
-def _say(text: str) -> None:
+def _print_wrapped(text: str) -> None:
     for line in text.split("\n"):
         print(textwrap.fill(line, 88, break_long_words=False, break_on_hyphens=False), flush=True)

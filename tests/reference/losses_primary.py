@@ -10,13 +10,13 @@ import math
 def log_softmax(z):
     """ln p of a row, measured from its largest logit."""
     top = max(z)
-    total = math.log(sum(math.exp(one - top) for one in z))
-    return [one - top - total for one in z]
+    total = math.log(sum(math.exp(logit - top) for logit in z))
+    return [logit - top - total for logit in z]
 
 
 def softmax(z):
     """p of a row."""
-    return [math.exp(one) for one in log_softmax(z)]
+    return [math.exp(logit) for logit in log_softmax(z)]
 
 
 def onehot(y, num_classes):
@@ -74,11 +74,11 @@ def inverse_focal(z, y, gamma=1.5):
 
 def next_below(z, y):
     """The class of the largest logit strictly below the label's; None where there is none."""
-    found = None
-    for k, one in enumerate(z):
-        if one < z[y] and (found is None or one > z[found]):
-            found = k
-    return found
+    below = None
+    for k, logit in enumerate(z):
+        if logit < z[y] and (below is None or logit > z[below]):
+            below = k
+    return below
 
 
 def dual_focal(z, y, gamma=5.0):
@@ -101,14 +101,14 @@ def blocks(values, strength):
     joined until all do.
     """
     order = sorted(range(len(values)), key=lambda i: values[i])
-    found = []
+    actual = []
     for place, row in enumerate(order, start=1):
-        found.append(([row], values[row] / strength - place))
-        while len(found) > 1 and found[-2][1] >= found[-1][1]:
-            (left, a), (right, b) = found[-2:]
+        actual.append(([row], values[row] / strength - place))
+        while len(actual) > 1 and actual[-2][1] >= actual[-1][1]:
+            (left, a), (right, b) = actual[-2:]
             joined = (a * len(left) + b * len(right)) / (len(left) + len(right))
-            found[-2:] = [(left + right, joined)]
-    return [rows for rows, _ in found]
+            actual[-2:] = [(left + right, joined)]
+    return [rows for rows, _ in actual]
 
 
 def soft_rank(values, strength):
@@ -126,9 +126,9 @@ def soft_rank(values, strength):
 def mean_rank(values):
     """The hard ranks 1..n, ascending; ties share their mean rank."""
     ranks = []
-    for one in values:
-        below = sum(other < one for other in values)
-        ties = sum(other == one for other in values)
+    for value in values:
+        below = sum(other < value for other in values)
+        ties = sum(other == value for other in values)
         ranks.append(below + (ties + 1) / 2)
     return ranks
 
@@ -152,15 +152,18 @@ def neg_entropy(z):
 CSFS = {"msp": msp, "margin": margin, "neg_entropy": neg_entropy}
 
 
-def r_aurc(batch, losses, lam=0.5, strength=0.05, csf="msp", hard_rank=False):
+def r_aurc(batch, losses, lam=0.5, strength=0.05, csf="msp", hard_rank=False, reference_batch=None):
     """Of each row, (1-l) CE + l (-ln(1 - r/(n+1))) CE: r-aurc eq. 20 and 23.
 
-    ``losses`` is the cross-entropy of each row.
+    ``losses`` is the cross-entropy of each row; with ``reference_batch`` the strength e becomes
+    e (B+1)/(n+1).
     """
+    if reference_batch is not None:
+        strength = strength * (reference_batch + 1) / (len(batch) + 1)
     values = [CSFS[csf](z) for z in batch]
     ranks = mean_rank(values) if hard_rank else soft_rank(values, strength)
-    found = []
+    actual = []
     for rank, loss in zip(ranks, losses, strict=True):
         weight = -math.log(1 - rank / (len(batch) + 1))
-        found.append((1 - lam) * loss + lam * weight * loss)
-    return found
+        actual.append((1 - lam) * loss + lam * weight * loss)
+    return actual

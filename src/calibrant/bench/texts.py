@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from calibrant.bench import register
+from calibrant.bench.suite.sources import drop_source, source_of
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS, get, kind_of
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.core.method_text import format_method, parse_method
+from calibrant.core.registry import SOURCE
 
 ALL = "argmax_preserving"  # every calibrator that keeps predictions, but for `BY_NAME_ONLY`
 # Forms of calibrators that keep predictions beside each one's default form.
@@ -24,54 +25,14 @@ FORMS = (
 DENSE = ("temperature", "ensemble_temperature", "local_temperature")  # of millions of pixels
 # Asked for by name: came after the runs that say argmax_preserving.
 BY_NAME_ONLY = ("levels",)
-_WORD = re.compile(r"[A-Za-z_]\w*$")
 _WORDS = re.compile(r"[A-Za-z_]\w*")
-
-
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and options; a value is a plain one, or a bare word, which is text.
-
-    >>> parse("temperature(objective=sb_ece, num_bins=10)")
-    ('temperature', {'objective': 'sb_ece', 'num_bins': 10})
-    """
-    try:
-        found = ast.parse(text.strip(), mode="eval").body
-        if isinstance(found, ast.Name):
-            return found.id, {}
-        if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) and not found.args:
-            return found.func.id, {str(one.arg): _value(one) for one in found.keywords}
-    except (SyntaxError, ValueError):
-        pass
-    raise InputError(f"expected name(option=value, ...), found {text!r}")
-
-
-def _value(option: ast.keyword) -> Any:
-    if option.arg is None:
-        raise ValueError("**options")
-    if isinstance(option.value, ast.Name):
-        return option.value.id
-    return ast.literal_eval(option.value)
+parse = parse_method
 
 
 def spell(name: str, options: Mapping[str, Any]) -> str:
-    """The one way a method is written in results: options by name, no spaces.
-
-    One of a plugin is written with its source: figures of another are not its own.
-    """
-    source = register.source_of(name)
-    if source is not None:
-        options = {register.SOURCE: source, **options}
-    if not options:
-        return name
-    return f"{name}({','.join(f'{key}={_spelled(options[key])}' for key in sorted(options))})"
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, str) and _WORD.match(value) and value not in ("None", "True", "False"):
-        return value
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(repr, value))}]"
-    return repr(value)
+    """Write a method the one way that results use; a registered one with its source."""
+    source = source_of(name)
+    return format_method(name, options if source is None else {SOURCE: source, **options})
 
 
 def spelled(text: str) -> str:
@@ -85,14 +46,14 @@ def with_sources(value: Any) -> Any:
         return {key: with_sources(one) for key, one in value.items()}
     if isinstance(value, list):
         return [with_sources(one) for one in value]
-    if isinstance(value, str) and any(map(register.source_of, _WORDS.findall(value))):
+    if isinstance(value, str) and any(map(source_of, _WORDS.findall(value))):
         return "+".join(_own_spelled(part) for part in value.split("+", 1))
     return value
 
 
 def _own_spelled(text: str) -> str:
     try:
-        return spelled(text) if register.source_of(parse(text)[0]) else text
+        return spelled(text) if source_of(parse(text)[0]) else text
     except InputError:  # it is no method: whoever has the option says what is wrong
         return text
 
@@ -100,7 +61,7 @@ def _own_spelled(text: str) -> str:
 def make(text: str) -> Calibrator:
     """A fresh calibrator; options that are not its own are its objective's."""
     name, options = parse(text)
-    options = register.checked_source(name, options)
+    options = drop_source(name, options)
     options.pop("on", None)  # which rows it is fitted on: not its own concern
     own = inspect.signature(kind_of(name)).parameters
     extra = {key: options.pop(key) for key in list(options) if key not in own}
@@ -137,7 +98,7 @@ def keeping(*, dense: bool = False) -> tuple[str, ...]:
     names = [
         name
         for name in CALIBRATORS
-        if name not in left_out and register.source_of(name) is None and _keeps(name)
+        if name not in left_out and source_of(name) is None and _keeps(name)
     ]
     return (*names, *FORMS)
 

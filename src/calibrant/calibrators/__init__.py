@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.calibrators.attach import Calibrated, attach
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.choose import calibrate
 from calibrant.calibrators.export import export_onnx, export_program
+from calibrant.calibrators.files import load, save
 from calibrant.calibrators.rank import apply, rank
-from calibrant.calibrators.registry import available, get
-from calibrant.calibrators.saving import load, save
-from calibrant.calibrators.select import calibrate
+from calibrant.calibrators.registry import available, get, register
 
 if TYPE_CHECKING:
     from calibrant.calibrators.estimator import CalibrantClassifier
@@ -28,6 +28,7 @@ __all__ = [
     "get",
     "load",
     "rank",
+    "register",
     "save",
 ]
 

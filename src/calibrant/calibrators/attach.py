@@ -1,29 +1,33 @@
-"""A model and its calibrator as one module, and fitting from a model and a loader."""
+"""A model and its calibrator as one module."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.base import C, Calibrator
-from calibrant.functional.errors import InputError, first
+from calibrant.calibrators.base import Calibrator
+from calibrant.core.errors import InputError, first
 
 
 class Calibrated(nn.Module):
-    """A model whose scores pass through a calibrator; all else of its output is kept.
+    """A model whose scores pass through a calibrator; the rest of its output is kept.
 
-    Where the calibrator is a head, the model is the network without its own: it gives
+    If the calibrator is a head, the model is the network without its own head: it gives
     features, as a tensor or first in a tuple, which become logits.
 
     The output may be a tensor, a tuple or list that starts with one, or a dict, named tuple,
-    dataclass or other object with ``logits`` (or ``out``; ``probs`` or ``probabilities``
-    where the calibrator is one of probabilities), and comes back as the same kind. Logits
-    stay logits and probabilities stay probabilities. A binary score may be (N,) or (N,1).
+    dataclass or other object with ``logits`` or ``out`` (``probs`` or ``probabilities`` if the
+    calibrator takes probabilities), and keeps its type. Logits stay logits and probabilities
+    stay probabilities. A binary score may be (N,) or (N,1).
+
+    Args:
+        model: The model.
+        calibrator: The calibrator of its scores.
     """
 
     def __init__(self, model: nn.Module, calibrator: Calibrator) -> None:
@@ -32,8 +36,8 @@ class Calibrated(nn.Module):
         self.calibrator = calibrator
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives, with calibrated scores."""
-        return _replaced(self.model(*args, **kwargs), self._scores, self._names())
+        """Return the model's output with calibrated scores."""
+        return _replace_scores(self.model(*args, **kwargs), self._scores, self._names())
 
     def _names(self) -> tuple[str, ...]:
         if self.calibrator.takes_features:
@@ -49,10 +53,14 @@ class Calibrated(nn.Module):
 
 
 def attach(model: nn.Module, calibrator: Calibrator) -> Calibrated:
-    """One `nn.Module` that runs the model and calibrates what it says.
+    """Return one `nn.Module` that runs the model and calibrates its scores.
 
-    Neither is copied; the calibrator is moved to the device of the model. An unfitted one may
-    be attached, to have its state loaded, but not called.
+    Neither is copied; the calibrator is moved to the device of the model.
+
+    Args:
+        model: The model.
+        calibrator: The calibrator. One that is not fitted may be attached, to load its state,
+            but not called.
 
     >>> from calibrant import calibrators
     >>> fitted = calibrators.get("identity").fit(torch.eye(3), torch.arange(3))
@@ -73,42 +81,14 @@ def attach(model: nn.Module, calibrator: Calibrator) -> Calibrated:
     return joined
 
 
-def fit_loader(
-    calibrator: C,
-    model: Callable[..., Any],
-    loader: Iterable[Any],
-    *,
-    device: str | torch.device | None = None,
-    progress: bool = True,
-    class_names: Sequence[str] | None = None,
-    ignore_index: int | None = None,
-) -> C:
-    """Fit on what a model says of a loader's rows; see `Predictions.from_model`."""
-    from calibrant.predictions import Predictions
-
-    found = Predictions.from_model(
-        model,
-        loader,
-        device=device,
-        progress=progress,
-        outputs="logits" if calibrator.from_logits else "probs",
-        class_names=class_names,
-        ignore_index=ignore_index,
-        validate=False,  # fit does
-    )
-    calibrator.fit(found.array, found.labels, ignore_index=ignore_index)
-    calibrator.class_names_ = found.class_names
-    return calibrator
-
-
-def _replaced(output: Any, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> Any:
-    """The output with its scores changed, of the same kind; the model's own is not touched."""
+def _replace_scores(output: Any, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> Any:
+    """Return the output with its scores changed, of the same type; the original is kept."""
     if isinstance(output, Tensor):
         return change(output)
     for name in names:
-        found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-        if isinstance(found, Tensor):
-            return _with(output, name, change(found))
+        scores = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(scores, Tensor):
+            return _set_field(output, name, change(scores))
     if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
         if hasattr(output, "_fields"):
             return type(output)(change(output[0]), *output[1:])
@@ -117,11 +97,11 @@ def _replaced(output: Any, change: Callable[[Tensor], Tensor], names: tuple[str,
     named = " or ".join(names)
     raise InputError(
         f"the model gave a {type(output).__name__}{held}; expected a tensor, or a tuple that "
-        f"starts with one{f', or something that has {named}' if named else ''}"
+        f"starts with one{f', or an object that has {named}' if named else ''}"
     )
 
 
-def _with(output: Any, name: str, value: Tensor) -> Any:
+def _set_field(output: Any, name: str, value: Tensor) -> Any:
     if type(output) is dict:
         return {**output, name: value}
     if isinstance(output, Mapping):  # Hugging Face outputs are both mapping and dataclass

@@ -1,28 +1,29 @@
-"""What a calibrator is: logits in, better logits out, everything fitted in buffers."""
+"""The base class of calibrators: logits in, better logits out, fitted values in buffers."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.functional.blocks import Array, to_tensor, warn_of_probabilities
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.core.registry import resolve
+from calibrant.functional.arrays import Array, row_slices, rows_per_block, to_tensor
+from calibrant.functional.blocks import warn_of_probabilities
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import accuracy_measure, nll_measure
 
 C = TypeVar("C", bound="Calibrator")
 
-FLOOR = 1e-12  # of probabilities given in place of logits
+FLOOR = 1e-12  # least probability, where probabilities are given in place of logits
 MOST_CLASSES = 2000  # for methods with K² parameters
-COSTLY = 1.01  # a fit that multiplies the loss of its own rows by more than this says so
-_BLOCK = 1 << 19
+COSTLY = 1.01  # a fit that multiplies the loss of its own rows by more than this warns
 
 
 class Calibrator(nn.Module):
@@ -30,14 +31,18 @@ class Calibrator(nn.Module):
 
     Subclasses give ``_fit(logits, target)``, which sets buffers from (N,K) logits and (N,)
     labels, and ``_map(logits)``, which maps (N,K) to (N,K) with tensor operations alone, so
-    that it moves, exports and stacks on a model with no special case. Buffers whose shape
-    the data decide are registered empty.
+    that a calibrator moves, exports and stacks on a model with no special case. Buffers whose
+    shape depends on the data are registered empty.
+
+    Args:
+        from_logits: False if scores are probabilities, not logits. Default: True (ours: logits
+            keep digits that probabilities lose).
     """
 
     name: ClassVar[str]
-    preserves_predictions: bool = False  # no argmax ever changes
+    preserves_predictions: bool = False  # no prediction ever changes
     dense_only: ClassVar[bool] = False  # takes (N,K,H,W) and nothing else
-    takes_features: ClassVar[bool] = False  # takes (N,D) features, and gives (N,K) logits
+    takes_features: ClassVar[bool] = False  # takes (N,D) features and gives (N,K) logits
 
     num_classes_: Tensor
 
@@ -46,13 +51,19 @@ class Calibrator(nn.Module):
         self.from_logits = from_logits
         self.summary_: dict[str, Any] = {}
         self.class_names_: tuple[str, ...] | None = None
-        self.choice_: Any = None  # why it was chosen, where `calibrate` chose it
+        self.choice_: Any = None  # why `calibrate` chose it
         self.register_buffer("num_classes_", torch.zeros((), dtype=torch.int64))
 
     def fit(self: C, logits: Array, target: Array, *, ignore_index: int | None = None) -> C:
-        """Fit on held-out rows: (N,K), binary (N,) or dense (N,K,...), NumPy or torch."""
+        """Fit on held-out rows: (N,K), binary (N,) or dense (N,K,...), NumPy or torch.
+
+        Args:
+            logits: The scores.
+            target: The labels.
+            ignore_index: The label of rows to leave out. Default: None (all count).
+        """
         how: dict[str, Any] = {"from_logits": self.from_logits, "ignore_index": ignore_index}
-        # One pass validates everything, and tells where we start from.
+        # One pass validates everything and measures the start.
         nll, accuracy = compute_all([nll_measure(), accuracy_measure()], [(logits, target)], **how)
         scores, labels = rows_of(logits, target, **how)
         if self.from_logits:
@@ -62,44 +73,75 @@ class Calibrator(nn.Module):
             with torch.no_grad():
                 self._fit(scores, labels)
         except BaseException:
-            self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
+            self.num_classes_ = torch.zeros_like(self.num_classes_)  # an interrupted fit is no fit
             raise
         self.summary_ = {
             "rows": len(labels),
             "classes": scores.shape[1],
             "nll_before": float(nll),
             "accuracy_before": float(accuracy),
-            **self._after(scores, labels),
+            **self._measure(scores, labels),
         }
         before, after = self.summary_["nll_before"], self.summary_["nll_after"]
         if after > COSTLY * before:
             warnings.warn(
                 f"{self.name} raised the negative log-likelihood of the rows it was fitted on from "
-                f"{before:.4g} to {after:.4g}: by that measure its probabilities are worse",
+                f"{before:.4g} to {after:.4g}: by this measure its probabilities are worse",
                 stacklevel=2,
             )
         return self
 
-    def fit_loader(self: C, model: Callable[..., Any], loader: Iterable[Any], **how: Any) -> C:
-        """Fit on what a model says of a loader's rows, run in evaluation mode and restored.
+    def fit_loader(
+        self: C,
+        model: Callable[..., Any],
+        loader: Iterable[Any],
+        *,
+        device: str | torch.device | None = None,
+        progress: bool = True,
+        class_names: Sequence[str] | None = None,
+        ignore_index: int | None = None,
+    ) -> C:
+        """Fit on a model's outputs for a loader's rows; see `Predictions.from_model`.
 
-        Options: ``device``, ``progress``, ``class_names``, ``ignore_index``, as of
-        `Predictions.from_model`.
+        Args:
+            model: The model, run in evaluation mode and left as it was.
+            loader: Batches of inputs and labels.
+            device: The device to run the model on. Default: None (where it is).
+            progress: False hides the bar on stderr. Default: True (shown in a terminal).
+            class_names: The names of the classes. Default: None (no names).
+            ignore_index: The label of rows to leave out. Default: None (all count).
         """
-        from calibrant.calibrators.attach import fit_loader
+        from calibrant.predictions import Predictions
 
-        return fit_loader(self, model, loader, **how)
+        predictions = Predictions.from_model(
+            model,
+            loader,
+            device=device,
+            progress=progress,
+            outputs="logits" if self.from_logits else "probs",
+            class_names=class_names,
+            ignore_index=ignore_index,
+            validate=False,  # fit validates
+        )
+        self.fit(predictions.array, predictions.labels, ignore_index=ignore_index)
+        self.class_names_ = predictions.class_names
+        return self
 
     def save(
         self, path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None
     ) -> Path:
-        """Write a ``.safetensors`` file, whole or not at all, that `calibrant.load` reads."""
-        from calibrant.calibrators.saving import save
+        """Write a ``.safetensors`` file, whole or not at all, that `calibrant.load` reads.
 
+        Args:
+            path: The file, ending in ``.safetensors``.
+            class_names: The names of the classes. Default: None (those known from the fit).
+        """
+        # By name, as registries find their entries: files.py and the registry import this class.
+        save: Callable[..., Path] = resolve("calibrant.calibrators.files:save")
         return save(self, path, class_names=class_names)
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Calibrated logits, of the shape given (probabilities in, where so constructed)."""
+        """Return calibrated logits of logits, or of probabilities if ``from_logits`` is False."""
         self._check_fitted()
         self._check_width(logits)
         scores = logits if logits.dtype == torch.float64 else logits.float()
@@ -114,33 +156,33 @@ class Calibrator(nn.Module):
         return self._map(moved.reshape(-1, scores.shape[1])).reshape(moved.shape).movedim(-1, 1)
 
     def calibrate(self, logits: Array) -> Any:
-        """Calibrated logits in row blocks: NumPy in, NumPy out; torch in, torch out."""
+        """Return calibrated logits, computed in row blocks: NumPy or torch, as given."""
         scores = to_tensor(logits)
         if not isinstance(logits, Tensor):
             scores = scores.to(self.num_classes_.device)
-        step = max(1, _BLOCK * max(1, len(scores)) // max(1, scores.numel()))
+        step = rows_per_block(scores.shape)
         with torch.no_grad():
             parts = [self(scores[i : i + step]) for i in range(0, max(1, len(scores)), step)]
         return torch.cat(parts) if isinstance(logits, Tensor) else torch.cat(parts).cpu().numpy()
 
     def predict_proba(self, logits: Array) -> Any:
-        """Calibrated probabilities, of the shape given."""
-        found = torch.as_tensor(self.calibrate(logits))
-        probs = torch.sigmoid(found) if found.ndim == 1 else torch.softmax(found, dim=1)
+        """Return calibrated probabilities, of the shape given."""
+        scores = torch.as_tensor(self.calibrate(logits))
+        probs = torch.sigmoid(scores) if scores.ndim == 1 else torch.softmax(scores, dim=1)
         return probs if isinstance(logits, Tensor) else probs.numpy()
 
     def options(self) -> dict[str, Any]:
-        """The constructor's options, by name: what a file needs to build it again."""
+        """Return the constructor's options, by name: what a file needs to rebuild it."""
         names = inspect.signature(type(self).__init__).parameters
         return {name: getattr(self, name) for name in names if name != "self"}
 
     def extra_repr(self) -> str:
-        """Options that are not the usual ones, and what was fitted as far as it is one number."""
-        usual = inspect.signature(type(self).__init__).parameters
+        """Return options that differ from their defaults, and fitted values that are one number."""
+        defaults = inspect.signature(type(self).__init__).parameters
         shown = [
             f"{name}={value!r}"
             for name, value in self.options().items()
-            if value != usual[name].default
+            if value != defaults[name].default
         ]
         if self.num_classes_.is_meta:  # holds no numbers
             return ", ".join(shown)
@@ -160,7 +202,7 @@ class Calibrator(nn.Module):
 
     @property
     def input_width(self) -> int:
-        """How many numbers a row has that it is given: K, except where those are features."""
+        """The numbers in a row of input: K, or D for features."""
         return int(self.num_classes_)
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:
@@ -186,10 +228,10 @@ class Calibrator(nn.Module):
                 f"{tuple(logits.shape)}"
             )
 
-    def _after(self, logits: Tensor, target: Tensor) -> dict[str, Any]:
-        """Likelihood and accuracy after the fit, and how many predictions it changed."""
+    def _measure(self, logits: Tensor, target: Tensor) -> dict[str, Any]:
+        """Measure likelihood, accuracy and changed predictions after the fit."""
         nll, right, changed = 0.0, 0, 0
-        for rows in row_blocks(logits):
+        for rows in row_slices(logits.shape):
             given, labels = logits[rows], target[rows]
             mapped = self._map(given if given.dtype == torch.float64 else given.float())
             losses = nn.functional.cross_entropy(mapped, labels, reduction="none")
@@ -204,17 +246,17 @@ class Calibrator(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # A fresh calibrator's buffers are empty: they take the shape of what is loaded.
+        # The buffers of a fresh calibrator are empty: they take the shape of the loaded ones.
         for key in self._buffers:
             saved = state_dict.get(prefix + key)
-            mine = self._buffers[key]
-            if isinstance(saved, Tensor) and mine is not None and saved.shape != mine.shape:
-                self._buffers[key] = torch.empty_like(saved, device=mine.device)
+            own = self._buffers[key]
+            if isinstance(saved, Tensor) and own is not None and saved.shape != own.shape:
+                self._buffers[key] = torch.empty_like(saved, device=own.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def to_logits(probs: Tensor) -> Tensor:
-    """ln p after flooring at 1e-12 and renormalising; a binary (N,) becomes one logit."""
+    """Return ln p after flooring at 1e-12 and renormalising; a binary (N,) becomes one logit."""
     if probs.ndim == 1:
         positive = probs.clamp(FLOOR, 1 - FLOOR if probs.dtype == torch.float64 else 1 - 1e-7)
         return torch.log(positive) - torch.log1p(-positive)
@@ -225,7 +267,7 @@ def to_logits(probs: Tensor) -> Tensor:
 def rows_of(
     logits: Array, target: Array, *, from_logits: bool, ignore_index: int | None
 ) -> tuple[Tensor, Tensor]:
-    """(N,K) logits and (N,) labels of valid predictions of any shape, without needless copies."""
+    """Return (N,K) logits and (N,) labels of valid predictions of any shape."""
     scores, labels = to_tensor(logits), to_tensor(target).long()
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
@@ -244,15 +286,8 @@ def rows_of(
     return scores, labels
 
 
-def row_blocks(logits: Tensor, elements: int = _BLOCK) -> Iterator[slice]:
-    """Row ranges small enough that their intermediates stay in the cache."""
-    step = max(1, elements // logits.shape[1])
-    for begin in range(0, len(logits), step):
-        yield slice(begin, min(begin + step, len(logits)))
-
-
 def refuse_many_classes(name: str, num_classes: int, instead: str) -> None:
-    """For methods with K² parameters."""
+    """Raise an error if a method with K² parameters gets too many classes."""
     if num_classes > MOST_CLASSES:
         raise InputError(
             f"{name} has K² parameters and takes at most {MOST_CLASSES:,} classes, found "

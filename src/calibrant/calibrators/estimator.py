@@ -1,4 +1,4 @@
-"""Every calibrator as one scikit-learn estimator around any classifier."""
+"""Every calibrator as a scikit-learn estimator around any classifier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from calibrant.calibrators.registry import get_for_scores
-from calibrant.functional.errors import InputError, first
+from calibrant.core.errors import InputError, first
 
 _RESPONSES = ("auto", "decision_function", "predict_proba")
 _FOLDS = 5
@@ -25,23 +25,23 @@ _FOLDS = 5
 class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier with calibrated probabilities, by any of calibrant's methods.
 
-    Parameters
-    ----------
-    estimator : classifier with ``decision_function`` or ``predict_proba``; a logistic
-        regression where none is given.
-    method : name of the calibrator; see ``calibrant.calibrators.available()``.
-    options : options of the calibrator, by name.
-    cv : how rows held out of training are made: None, five stratified folds, or as many as
-        the smallest class has rows; a number of folds; a splitter; or ``"prefit"``, where the
-        estimator is fitted already and all rows given were held out. Otherwise the
-        calibrator is fitted on the out-of-fold scores and the estimator, anew, on all rows.
-        A ``FrozenEstimator`` is never refitted, with any ``cv``.
-    response : where scores come from: ``"decision_function"``, taken as logits,
-        ``"predict_proba"``, or ``"auto"``, the first of the two that the estimator has.
+    After `fit`, ``classes_`` holds the labels, ``estimator_`` the fitted classifier and
+    ``calibrator_`` the fitted calibrator.
 
-    Attributes
-    ----------
-    classes_, estimator_, calibrator_ : labels, the fitted classifier, the fitted calibrator.
+    Args:
+        estimator: A classifier with ``decision_function`` or ``predict_proba``. Default: None (a
+            logistic regression).
+        method: The name of the calibrator; see ``calibrant.calibrators.available()``. Default:
+            'temperature' (ours: the simplest).
+        options: Options of the calibrator, by name. Default: None (the calibrator's defaults).
+        cv: How to make held-out rows: None, a number of folds, a splitter, or ``"prefit"`` if
+            the estimator is fitted already and all rows given were held out. Otherwise the
+            calibrator is fitted on out-of-fold scores and the estimator, anew, on all rows. A
+            ``FrozenEstimator`` is never refitted. Default: None (five stratified folds, or as
+            many as the smallest class has rows, as in scikit-learn).
+        response: Where scores come from: ``"decision_function"``, taken as logits,
+            ``"predict_proba"``, or ``"auto"``, the first of the two that the estimator has.
+            Default: 'auto' (as in scikit-learn).
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -65,7 +65,12 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         self.response = response
 
     def fit(self, X: Any, y: Any) -> CalibrantClassifier:
-        """Fit the classifier, unless it is fitted already, and its calibrator."""
+        """Fit the classifier, unless it is fitted already, and its calibrator.
+
+        Args:
+            X: The inputs.
+            y: The labels.
+        """
         if self.response not in _RESPONSES:
             raise InputError(f"response must be one of {_RESPONSES}, found {self.response!r}")
         if y is None:
@@ -82,11 +87,11 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise InputError(f"at least two classes are needed, found one class: {self.classes_}")
-        target = self._encoded(y)
+        target = self._encode(y)
         if prefit:
             is_logits, scores = self._scores(base, X)
         else:
-            is_logits, scores, target = self._held_out(base, X, y, target)
+            is_logits, scores, target = self._hold_out(base, X, y, target)
             self.estimator_ = clone(base).fit(X, y)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
@@ -98,28 +103,28 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Calibrated probabilities, (N,K) in the order of ``classes_``."""
+        """Return calibrated probabilities, (N,K) in the order of ``classes_``."""
         check_is_fitted(self, "calibrator_")
         _, scores = self._scores(self.estimator_, X)
-        found = np.asarray(self.calibrator_.predict_proba(scores), dtype=np.float64)
-        return np.stack((1.0 - found, found), axis=1) if found.ndim == 1 else found
+        probs = np.asarray(self.calibrator_.predict_proba(scores), dtype=np.float64)
+        return np.stack((1.0 - probs, probs), axis=1) if probs.ndim == 1 else probs
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The label of the largest calibrated probability."""
+        """Return the label of the largest calibrated probability."""
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]
 
-    def _encoded(self, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def _encode(self, y: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         place = {label: index for index, label in enumerate(self.classes_.tolist())}
         unknown = sorted({str(label) for label in y.tolist() if label not in place})
         if unknown:
             raise InputError(f"labels the fitted estimator does not know: {first(unknown)}")
         return np.array([place[label] for label in y.tolist()], dtype=np.int64)
 
-    def _held_out(
+    def _hold_out(
         self, base: Any, X: Any, y: npt.NDArray[Any], target: npt.NDArray[np.int64]
     ) -> tuple[bool, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Scores of rows by estimators that were not trained on them."""
+        """Return scores of rows by estimators that were not trained on them."""
         parts, rows, is_logits = [], [], True
         for train, test in self._folds(X, y, target):
             fold = clone(base)
@@ -143,7 +148,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         if isinstance(wanted, (int, np.integer)) and not 2 <= wanted <= smallest:
             raise InputError(
                 f"cv={self.cv!r}: every fold needs a row of every class, and the smallest class "
-                f"has {smallest} of {len(target)} n_samples; give fewer folds (at least 2), or "
+                f"has {smallest} of {len(target)} n_samples; give fewer folds (at least 2) or "
                 "cv='prefit' with a fitted estimator"
             )
         if isinstance(wanted, (int, np.integer)):
@@ -152,7 +157,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return folds
 
     def _scores(self, fitted: Any, X: Any) -> tuple[bool, npt.NDArray[np.float64]]:
-        """Whether they are logits, and scores: (N,K), or a binary (N,) decision."""
+        """Return whether scores are logits, and the scores: (N,K), or a binary (N,) decision."""
         names = _RESPONSES[1:] if self.response == "auto" else (self.response,)
         name = next((name for name in names if hasattr(fitted, name)), None)
         if name is None:
@@ -162,10 +167,10 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         if width != len(self.classes_):
             raise InputError(
                 f"{name} gives {width} columns for {len(self.classes_)} classes; one for each "
-                "class is needed (decision_function_shape='ovr' where there is such an option)"
+                "class is needed (set decision_function_shape='ovr' if there is such an option)"
             )
         if name == "predict_proba":
-            # Some classifiers' rows sum to one only within their own precision.
+            # Rows of some classifiers sum to one only within their own precision.
             scores = scores / scores.sum(axis=1, keepdims=True)
         return name == "decision_function", scores
 

@@ -1,4 +1,4 @@
-"""Calibrators, and models with one attached, as `torch.export` programs and ONNX files."""
+"""Export calibrators, and models with one attached, as `torch.export` programs and ONNX."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from torch import Tensor, nn
 
 from calibrant.calibrators.attach import Calibrated
 from calibrant.calibrators.base import Calibrator
-from calibrant.functional.errors import InputError
-from calibrant.predictions.writing import replacing
+from calibrant.core.errors import InputError
+from calibrant.core.files import replace_file
 
-TOLERANCE = 1e-5  # by which ONNX Runtime may differ from torch
+TOLERANCE = 1e-5  # largest relative difference between ONNX Runtime and torch
 _EXTRA = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export_program(
     module: nn.Module, example: Tensor | Sequence[Tensor] | None = None
 ) -> torch.export.ExportedProgram:
-    """A fitted calibrator, or a model with one attached, as a `torch.export` program.
+    """Export a fitted calibrator, or a model with one attached, as a `torch.export` program.
 
-    The number of rows is free, all else is as in the example; a calibrator of rows needs
-    none (it then takes (N,K) float32 logits). The module is exported in evaluation mode and left as
-    it was.
+    The number of rows is free; the rest is as in the example. The module is exported in
+    evaluation mode and left as it was.
+
+    Args:
+        module: The calibrator, or the model with a calibrator.
+        example: Inputs, of two rows or more. Default: None (for a calibrator of rows: (N,K)
+            float32 logits).
     """
     inputs = _example(module, example)
     batch = torch.export.Dim("batch")
@@ -36,7 +40,7 @@ def export_program(
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        # A module's forward may take *args, which are one entry of its own.
+        # A forward that takes *args has one entry for all of them.
         starred = isinstance(module, (Calibrated, Probabilities))
         with torch.no_grad():
             return torch.export.export(
@@ -56,9 +60,16 @@ def export_onnx(
 ) -> Path:
     """Write a fitted calibrator, or a model with one attached, as ONNX; the batch is free.
 
-    ``probabilities`` appends the softmax (logistic function of a binary score). The file is
-    run by ONNX Runtime before it is put in place, on the example and on two rows, and must
-    agree with torch to 1e-5. Needs ``pip install calibrant[onnx]``.
+    ONNX Runtime runs the file on the example and on two rows before it is put in place, and
+    must agree with torch to 1e-5. Needs ``pip install calibrant[onnx]``.
+
+    Args:
+        module: The calibrator, or the model with a calibrator.
+        path: The file to write.
+        example: Inputs, of two rows or more. Default: None (for a calibrator of rows: (N,K)
+            float32 logits).
+        probabilities: True appends the softmax (the logistic function for a binary score).
+            Default: False (logits, as the module gives).
     """
     absent = [name for name in _EXTRA if find_spec(name) is None]
     if absent:
@@ -67,13 +78,13 @@ def export_onnx(
     if not target.parent.is_dir():
         raise InputError(f"{target}: the folder {target.parent} does not exist")
     inputs = _example(module, example)
-    # A model that gives probabilities is attached to give probabilities.
+    # A model that gives probabilities still gives them with a calibrator attached.
     given = isinstance(module, Calibrated) and not module.calibrator.from_logits
     whole = Probabilities(module) if probabilities and not given else module
     program = export_program(whole, inputs)
     names_in, names_out = _names(module, "probs" if probabilities or given else "logits")
     single = len(program.graph_signature.user_outputs) == 1
-    made: Any = torch.onnx.export(
+    exported: Any = torch.onnx.export(
         program,
         inputs,
         dynamo=True,
@@ -81,21 +92,25 @@ def export_onnx(
         input_names=names_in,
         output_names=names_out if single else None,
     )
-    with replacing(target) as temporary:
-        made.save(str(temporary), external_data=False)
+    with replace_file(target) as temporary:
+        exported.save(str(temporary), external_data=False)
         _verify(temporary, program.module(), inputs)
     return target
 
 
 class Probabilities(nn.Module):
-    """A module whose logits are turned into probabilities."""
+    """A module that turns the logits of another into probabilities.
+
+    Args:
+        module: The module that gives logits.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *args: Tensor) -> Tensor:
-        """Softmax over classes, or the logistic function of a binary (N,) or (N,1) score."""
+        """Return the softmax, or the logistic function of a binary (N,) or (N,1) score."""
         logits = self.module(*args)
         if not isinstance(logits, Tensor):
             raise InputError(
@@ -121,14 +136,14 @@ def _example(module: nn.Module, example: Tensor | Sequence[Tensor] | None) -> tu
             raise InputError(f"{part.name} is not fitted: call fit before export")
     if example is None:
         if not isinstance(module, Calibrator) or module.dense_only:
-            raise InputError("give example=: one batch of its inputs, of two rows or more")
+            raise InputError("give example=, a batch of its inputs with two rows or more")
         width = module.input_width
         rows = torch.linspace(-1, 1, 3 * width).reshape(width, 3).t().contiguous()
         rows = rows.to(module.num_classes_.device)
         return (rows if module.from_logits else rows.softmax(1),)
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     # A batch of one row would be taken for a constant.
-    if not inputs or any(one.ndim == 0 or len(one) < 2 for one in inputs):
+    if not inputs or any(part.ndim == 0 or len(part) < 2 for part in inputs):
         raise InputError("the example must have at least two rows in every input")
     return inputs
 
@@ -138,13 +153,14 @@ def _verify(path: Path, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
-    for rows in (inputs, tuple(one[:2] for one in inputs)):
+    for rows in (inputs, tuple(part[:2] for part in inputs)):
         with torch.no_grad():
             expected = next(iter(torch.utils._pytree.tree_leaves(module(*rows)))).cpu()
-        fed = {name: one.cpu().numpy() for name, one in zip(names, rows, strict=True)}
-        found = torch.from_numpy(session.run(None, fed)[0])
+        fed = {name: part.cpu().numpy() for name, part in zip(names, rows, strict=True)}
+        output = torch.from_numpy(session.run(None, fed)[0])
         scale = max(1.0, float(expected.abs().max()))
-        gap = float((found - expected).abs().max()) if found.shape == expected.shape else torch.inf
+        same = output.shape == expected.shape
+        gap = float((output - expected).abs().max()) if same else torch.inf
         if not gap <= TOLERANCE * scale:
             raise InputError(
                 f"ONNX Runtime differs from torch by {gap:.3g}; nothing was written to this path"

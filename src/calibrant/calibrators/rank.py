@@ -1,4 +1,4 @@
-"""Every calibrator side by side on the same rows."""
+"""Rank every calibrator on the same rows, and apply one to predictions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS, get_for_scores, kind_of
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.registry import measure
 from calibrant.predictions import Predictions
@@ -24,9 +24,11 @@ FIGURES = ("nll", "brier", "ece", "classwise_ece", "aurc", "accuracy")
 
 
 def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
-    """The same predictions, calibrated: logits, with labels, class names and ids as they were.
+    """Return calibrated predictions: logits, with labels, class names and ids as before.
 
-    What they are called says what was done.
+    Args:
+        calibrator: A fitted calibrator.
+        predictions: Predictions of the same kind of scores; their name gets the calibrator's.
     """
     if calibrator.takes_features:
         raise InputError(
@@ -35,8 +37,8 @@ def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
     if calibrator.from_logits != predictions.is_logits:
         wanted, found = ("logits", "probabilities")[:: 1 if calibrator.from_logits else -1]
         raise InputError(
-            f"this {calibrator.name} calibrator was fitted on {wanted}, found {found}; give it "
-            "the same kind of scores"
+            f"this {calibrator.name} calibrator was fitted on {wanted}, found {found}; give it the "
+            "same kind of scores"
         )
     held = predictions.in_memory()
     if int(calibrator.num_classes_) != held.num_classes:
@@ -54,14 +56,14 @@ def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Figures of every method, (method, split, figure), on rows it was not fitted on."""
+    """Figures of every method on rows it was not fitted on."""
 
     methods: tuple[str, ...]
     values: np.ndarray[Any, np.dtype[np.float64]]  # (methods, splits, figures + seconds)
-    notes: dict[str, str]  # methods that could not be fitted, and why
+    notes: dict[str, str]  # methods that could not be fitted, with the error
 
     def to_frame(self) -> pd.DataFrame:
-        """Mean and standard error over splits of each figure, best likelihood first."""
+        """Return mean and standard error over splits of each figure, best likelihood first."""
         import pandas as pd
 
         names = (*FIGURES, "seconds")
@@ -84,11 +86,19 @@ def rank(
     seed: int = 0,
     tick: Callable[[str], None] = lambda name: None,
 ) -> Ranking:
-    """Fit every method on ``val`` and judge it on ``test``.
+    """Fit every method on ``val`` and measure it on ``test``.
 
-    With one set of predictions, it is split in halves ``splits`` times, by seed.
+    Args:
+        val: Predictions to fit on.
+        test: Predictions to measure on. Default: None (``val`` is split in halves).
+        methods: The names of the methods. Default: None (all that take scores).
+        splits: How often ``val`` is split, if there is no ``test``. Default: 5 (ours: enough
+            for a standard error).
+        seed: The seed of the splits. Default: 0 (ours: a ranking repeats exactly).
+        tick: Called with the name of each method before it is fitted. Default: a function that
+            does nothing.
     """
-    # An unknown name is an error before any work; a head is no method for scores.
+    # An unknown name is an error before any work; heads do not take scores.
     usual = [name for name in CALIBRATORS if not kind_of(name).takes_features]
     names = tuple(methods or usual)
     for name in names:
@@ -98,25 +108,25 @@ def rank(
         if test is not None
         else [val.in_memory().split(0.5, seed=seed + i) for i in range(splits)]
     )
-    kept: dict[str, list[list[float]]] = {}
+    values: dict[str, list[list[float]]] = {}
     notes: dict[str, str] = {}
     for name in names:
         tick(name)
         try:
-            kept[name] = [_judge(name, *pair) for pair in pairs]
+            values[name] = [_measure(name, *pair) for pair in pairs]
         except InputError as error:
             notes[name] = str(error)
-    return Ranking(tuple(kept), np.array(list(kept.values())), notes)
+    return Ranking(tuple(values), np.array(list(values.values())), notes)
 
 
-def _judge(name: str, val: Predictions, test: Predictions) -> list[float]:
+def _measure(name: str, val: Predictions, test: Predictions) -> list[float]:
     begun = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = get_for_scores(name, from_logits=val.is_logits)
-        made.fit(val.array, val.labels, ignore_index=val.ignore_index)
+        calibrator = get_for_scores(name, from_logits=val.is_logits)
+        calibrator.fit(val.array, val.labels, ignore_index=val.ignore_index)
     seconds = time.perf_counter() - begun
-    after = apply(made, test)
+    after = apply(calibrator, test)
     values = compute_all(
         [measure(figure) for figure in FIGURES],
         after.batches(),

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrant.cli.bench_progress import showing, tell_end
-from calibrant.cli.commands import AsJson, Quiet, app
-from calibrant.cli.console import make_console
-from calibrant.cli.failures import command
-from calibrant.functional.errors import InputError
+from calibrant.cli.console import command, make_console
+from calibrant.cli.options import AsJson, Quiet
+from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.bench import Suite
@@ -23,7 +22,6 @@ bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-app.add_typer(bench)
 Flag = typer.Option
 Folder = Annotated[
     Path, typer.Argument(help="The folder of the runs.", metavar="OUT", show_default=False)
@@ -126,7 +124,7 @@ def status_command(
     as_json: AsJson = False,
 ) -> None:
     """Tell how many runs are done, running, failed and waiting, and the time that is left."""
-    from calibrant.bench.status import status
+    from calibrant.bench.run.status import status
 
     whole = _suite(out, suite)
     found = with_choices(whole, out)
@@ -182,7 +180,7 @@ def table_command(
 ) -> None:
     """Show a table of results: means with standard errors, beside the published figures."""
     from calibrant.bench import Store
-    from calibrant.bench.tables import table
+    from calibrant.bench.tables.tabulate import table
 
     forms = ("markdown", "latex", "csv", "html")
     if form not in forms:
@@ -227,54 +225,58 @@ def report_command(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a page of a suite's results: what is done, tables, claims of the papers judged."""
-    from calibrant.bench import Store
-    from calibrant.bench.gallery import formulas, gallery
-    from calibrant.bench.page import report
+    """Write a page of a suite's results: what is done, tables and pictures."""
+    from calibrant.bench import Store, write_page
+    from calibrant.bench.tables.gallery import gallery
 
     found = with_choices(_suite(out, suite), out)
     frame = Store(store_of(out)).frame()
-    drawn = {**gallery(found, frame), **formulas()}
-    path = report(found, frame, output or out / "report.html", pictures=drawn)
+    drawn = gallery(found, frame)
+    path = write_page(found, frame, output or out / "report.html", pictures=drawn)
     if not quiet:
         make_console().print(f"report: {path}", soft_wrap=True)
 
 
 @bench.command("list")
 @command
-def list_command(as_json: AsJson = False) -> None:
-    """List the suites that come with the package."""
+def list_command(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A folder of suites; else all known.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List suites by name: those of a folder, or of CALIBRANT_SUITES and the package."""
     from calibrant.bench import available
 
-    found = available()
+    suites = available(folder)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(suites))
         return
     from rich.table import Table
 
     shown = Table(box=None, show_header=False)
     shown.add_column(style="cyan", no_wrap=True)
     shown.add_column()
-    for name, about in found.items():
+    for name, about in suites.items():
         shown.add_row(name, about)
     make_console().print(shown)
 
 
 def _suite(out: Path, named: str | None) -> Suite:
     from calibrant.bench import Suite
-    from calibrant.bench.kept import find
 
     path = out / "suite.yaml"
     if not out.is_dir():
         raise InputError(f"{out}: no such folder; `calibrant bench run SUITE -o {out}` makes one")
     if named is None and not path.is_file():
         raise InputError(f"{out} does not say of which suite its runs are: add --suite")
-    return Suite.read(path) if named is None else find(out, named)
+    return Suite.read(path) if named is None else Suite.read(named, out)
 
 
 def with_choices(suite: Suite, out: Path) -> Suite:
     """The suite with what its tuning has chosen so far."""
-    from calibrant.bench import tune
+    from calibrant.bench.select import tune
 
     return tune.with_choices(suite, out)
 

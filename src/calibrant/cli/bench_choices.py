@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.bench import Flag, Folder, bench, store_of
-from calibrant.cli.commands import AsJson
-from calibrant.cli.failures import command
-from calibrant.functional.errors import InputError
+from calibrant.cli.console import command
+from calibrant.cli.options import AsJson
+from calibrant.core.errors import InputError
 
 
 @bench.command("combine")
@@ -23,27 +23,30 @@ def combine_command(
     ] = 0.005,
     as_json: AsJson = False,
 ) -> None:
-    """Find the loss, recipe and calibrator of lowest ECE, beside what the papers propose.
+    """Find the loss, recipe and calibrator of lowest ECE, beside plain cross-entropy.
 
     The choice is made on validation rows the calibrators were not fitted on and written down
     in OUT before a test figure is read. Heads trained on features (mac_cal_head, tst, vtst) were
     not fitted on them, but one number of theirs was chosen there.
     """
-    from calibrant.bench import Store
-    from calibrant.bench.choosing import read_choice
-    from calibrant.bench.combine import choose
-    from calibrant.bench.combine_report import report, verdict
-    from calibrant.bench.plugins import load_of
+    from calibrant.bench import (
+        Store,
+        choose_combinations,
+        describe_choice,
+        read_choice,
+        report_choice,
+    )
+    from calibrant.bench.suite.plugins import load_of
 
     load_of(out)  # results may name losses of theirs
     store = Store(store_of(out))
-    paths = choose(out, accuracy_lost=accuracy_lost, store=store)
+    paths = choose_combinations(out, accuracy_lost=accuracy_lost, store=store)
     if not paths:
         raise InputError(
             f"{out} holds no crossfitted validation figures of cross_entropy and others: run a "
-            "suite whose `after:` has crossfit, such as combinations"
+            "suite whose `after:` has crossfit, such as digits"
         )
-    frames = {path.stem: report(path, store) for path in paths}
+    frames = {path.stem: report_choice(path, store) for path in paths}
     if as_json:
         lines = [f'"{name}": {frame.to_json(orient="records")}' for name, frame in frames.items()]
         typer.echo("{" + ", ".join(lines) + "}")
@@ -52,7 +55,7 @@ def combine_command(
     for name, frame in frames.items():
         typer.echo(_headed(name, protocols))
         typer.echo(frame.to_string(index=False, float_format="{:.4f}".format))
-        typer.echo(f"{verdict(frame)}\n")
+        typer.echo(f"{describe_choice(frame)}\n")
 
 
 def _headed(name: str, protocols: Mapping[str, Mapping[str, Any]]) -> str:

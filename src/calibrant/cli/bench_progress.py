@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from calibrant.cli.console import make_console
-from calibrant.cli.failures import UNEXPECTED
+from calibrant.cli.console import UNEXPECTED, make_console
 
 if TYPE_CHECKING:
-    from calibrant.bench.runner import Summary
+    from calibrant.bench.run.runner import Summary
 
 Tell = Callable[[dict[str, Any]], None]
 _WORDS = {
@@ -32,7 +31,7 @@ def tell_end(name: str, summary: Summary, out: Path, *, quiet: bool, as_json: bo
 
     A loss that stopped being a number is a result of its method: tables have it.
     """
-    from calibrant.bench.work import Bench
+    from calibrant.bench.run.worker import Bench
 
     counts = {
         "done": len(summary.done),

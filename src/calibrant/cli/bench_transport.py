@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.bench import Flag, Folder, bench, store_of
-from calibrant.cli.commands import AsJson, Quiet
-from calibrant.cli.console import make_console
-from calibrant.cli.failures import command
+from calibrant.cli.console import command, make_console
+from calibrant.cli.options import AsJson, Quiet
 
 
 @bench.command("merge")
@@ -32,7 +31,7 @@ def merge_command(
 ) -> None:
     """Take in the results of other machines."""
     from calibrant.bench import Store
-    from calibrant.bench.transport import merge
+    from calibrant.bench.store.transport import merge
 
     counts = merge(sources, into)
     if compact:
@@ -54,7 +53,7 @@ def pack_command(
     as_json: AsJson = False,
 ) -> None:
     """Put results and the small files of runs into one archive, also while runs are made."""
-    from calibrant.bench.transport import pack
+    from calibrant.bench.store.transport import pack
 
     counts = pack(out, archive, predictions=predictions)
     _show_counts(counts, archive, quiet=quiet, as_json=as_json)

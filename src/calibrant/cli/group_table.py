@@ -1,107 +1,107 @@
-"""The groups of an evaluation, as a table that fits a terminal."""
+"""Print the groups of an evaluation as a table that fits a terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from calibrant.cli.console import make_table
-from calibrant.evaluation.groups import FEW, FEWEST, OVER, UNDER, UNSHOWN
+from calibrant.evaluation.groups.value import FEW, FEWEST, OVER, UNDER, UNSHOWN
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from calibrant.evaluation.groups import Group, Groups
+    from calibrant.evaluation.groups.value import Group, Groups
 
-MOST_SHOWN = 30
-# Columns beside a group's name, below which ECE, and the two that make the gap, are left out.
-_WIDE, _NARROW, _LONGEST = 73, 57, 30
-_JUDGED = {OVER: "too sure", UNDER: "too unsure", UNSHOWN: "no gap", FEW: "few"}
+MOST_GROUPS = 30
+_WITH_ECE = 73  # characters beside the group's name that a table with ECE takes
+_WITH_PARTS = 57  # and one with confidence and accuracy beside the gap
+_LONGEST_NAME = 30
+_FINDINGS = {OVER: "too sure", UNDER: "too unsure", UNSHOWN: "no gap", FEW: "few"}
 _LEGEND = {
-    "no gap": "no gap: none is shown",
+    "no gap": "no gap: no significant gap",
     "few": f"few: {FEW}",
-    "not tested": f"not tested: fewer than {FEWEST} rows, or images",
-    "looks off": "looks off: too few rows, and an interval without 0: more rows are needed",
-    "≤": "≤: points by which it could at most be off, the wider end of the interval",
+    "not tested": f"not tested: fewer than {FEWEST} rows or images",
+    "looks off": "looks off: the interval excludes 0, but more rows are needed to test it",
+    "≤": "≤: largest gap that the interval allows, in points",
 }
 
 
 def show_groups(groups: Groups, console: Console) -> None:
-    """Print the figures of the groups, the most overconfident first."""
-    longest = min(_LONGEST, max(len(name) for name in (groups.name, *groups.keys())))
-    left = console.width - longest
-    narrow, narrower = left < _WIDE, left < _NARROW
-    bounded = any(group.finding is not None for group in groups.groups)
+    """Print a row per group, the most overconfident first."""
+    longest = min(_LONGEST_NAME, max(len(name) for name in (groups.name, *groups.keys())))
+    room = console.width - longest
+    has_ece, has_parts = room >= _WITH_ECE, room >= _WITH_PARTS
+    has_tests = any(group.finding is not None for group in groups.groups)
     ordered = groups.by_gap
-    shown = ordered if len(ordered) <= MOST_SHOWN else _kept(ordered)
+    shown = _select_groups(ordered)
     table = make_table()
     table.add_column(groups.name, style="cyan", overflow="fold", min_width=6)
-    for heading in ("rows", "gap") if narrower else ("rows", "sure", "right", "gap"):
+    for heading in ("rows", "conf.", "acc.", "gap") if has_parts else ("rows", "gap"):
         table.add_column(heading, justify="right", no_wrap=True)
-    if bounded:
+    if has_tests:
         table.add_column(f"{groups.level:.0%} interval", justify="right", no_wrap=True)
-    if not narrow:
-        for heading in ("ECE", "chance") if bounded else ("ECE",):
+    if has_ece:
+        for heading in ("ECE", "chance") if has_tests else ("ECE",):
             table.add_column(heading, justify="right", no_wrap=True)
-    if bounded:
-        table.add_column("judged", no_wrap=True)
-    cells = [_cells(group, bounded, narrow, narrower) for group in shown]
-    for line in cells:
-        table.add_row(*line)
+    if has_tests:
+        table.add_column("finding", no_wrap=True)
+    rows = [_format_row(group, has_tests, has_ece, has_parts) for group in shown]
+    for row in rows:
+        table.add_row(*row)
     console.print()
     console.print(table)
     if len(shown) < len(ordered):
         console.print(
-            f"{len(shown)} of {len(ordered):,} groups; --json and the report have all", style="dim"
+            f"{len(shown)} of {len(ordered):,} groups; --json and the report list all", style="dim"
         )
-    if bounded:
-        chance = "" if narrow else "; chance: the ECE that calibrated rows as many may show"
+    if has_tests:
+        chance = "; chance: the ECE that a calibrated group of this size may show"
         console.print(
-            "gap: confidence less accuracy, in points; judged with Holm's correction for the "
-            f"number of groups{chance}",
+            "gap: confidence minus accuracy, in points, tested with Holm's correction for the "
+            f"number of groups{chance if has_ece else ''}",
             style="dim",
         )
-        used = [said for word, said in _LEGEND.items() if any(word in one[-1] for one in cells)]
-        if used:
-            console.print("; ".join(used), style="dim")
-    if any("–" in line for line in cells):
+        notes = [note for term, note in _LEGEND.items() if any(term in row[-1] for row in rows)]
+        if notes:
+            console.print("; ".join(notes), style="dim")
+    if any("–" in row for row in rows):
         console.print("–: no rows to compute it from", style="dim")
 
 
-def _kept(ordered: list[Group]) -> list[Group]:
-    """As many as are shown: those that are off before others, in the order they have."""
-    chosen = sorted(ordered, key=lambda group: not group.is_off)[:MOST_SHOWN]
+def _select_groups(ordered: list[Group]) -> list[Group]:
+    """Return the groups to show, in the given order; groups that are off come first in choice."""
+    chosen = sorted(ordered, key=lambda group: not group.is_off)[:MOST_GROUPS]
     return [group for group in ordered if group in chosen]
 
 
-def _cells(group: Group, bounded: bool, narrow: bool, narrower: bool) -> list[str]:
-    from calibrant.report import words
+def _format_row(group: Group, has_tests: bool, has_ece: bool, has_parts: bool) -> list[str]:
+    from calibrant.report import formatting
 
     def points(value: float | None) -> str:
-        return words.NOTHING if value is None or value != value else words.points(value)
+        return formatting.NOTHING if value is None or value != value else formatting.points(value)
 
     cells = [group.value, f"{group.num_rows:,}"]
-    if not narrower:
-        cells += [words.figure_text("accuracy", one) for one in (group.confidence, group.accuracy)]
+    if has_parts:
+        shares = (group.confidence, group.accuracy)
+        cells += [formatting.figure_text("accuracy", share) for share in shares]
     cells.append(points(group.gap))
-    if bounded:
-        cells.append(
-            words.NOTHING
-            if group.gap_low is None
-            else f"{points(group.gap_low)} – {points(group.gap_high)}"
-        )
-    if not narrow:
-        cells.append(words.number(group.ece))
-        if bounded:
-            cells.append(words.number(group.chance_ece))
-    if bounded:
-        cells.append(_judged(group, narrower))
+    if has_tests:
+        interval = f"{points(group.gap_low)} – {points(group.gap_high)}"
+        cells.append(formatting.NOTHING if group.gap_low is None else interval)
+    if has_ece:
+        cells.append(formatting.number(group.ece))
+        if has_tests:
+            cells.append(formatting.number(group.chance_ece))
+    if has_tests:
+        cells.append(_format_finding(group, with_bound=has_parts))
     return cells
 
 
-def _judged(group: Group, narrower: bool) -> str:
-    """What it was found to be, and where no gap is shown, by how much it could be off."""
+def _format_finding(group: Group, *, with_bound: bool) -> str:
+    """Format what the test found; without a significant gap, add the largest possible one."""
     if group.looks_off:
         return "looks off"
-    word = _JUDGED.get(group.finding or "", "not tested")
-    bounded = group.finding in (UNSHOWN, FEW) and not narrower
-    return f"{word} ≤ {100 * group.widest:.1f}" if bounded else word
+    word = _FINDINGS.get(group.finding or "", "not tested")
+    if with_bound and group.finding in (UNSHOWN, FEW):
+        return f"{word} ≤ {100 * group.widest:.1f}"
+    return word

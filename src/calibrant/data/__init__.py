@@ -2,10 +2,10 @@
 
 from calibrant.data.batches import Batch, DeviceBatches
 from calibrant.data.corruptions import KINDS, corrupt
-from calibrant.data.folders import FolderDataset, folder_datasets
+from calibrant.data.datasets import available, load, register
+from calibrant.data.image_folder import FolderDataset, folder_datasets
+from calibrant.data.images import Images, Splits
 from calibrant.data.ood import OutOfDistribution, ood
-from calibrant.data.sets import available, load
-from calibrant.data.value import Images, Splits
 
 __all__ = [
     "KINDS",
@@ -20,4 +20,5 @@ __all__ = [
     "folder_datasets",
     "load",
     "ood",
+    "register",
 ]

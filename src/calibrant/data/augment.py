@@ -1,4 +1,4 @@
-"""Changes made to whole batches of images on their device, with one generator's draws.
+"""Augment, normalise and mix whole batches of images on their device.
 
 Nothing loops over samples, and nothing waits for the device.
 """
@@ -12,19 +12,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Random crops of padded images, mirror images, and a square cut out."""
+    """Crop padded images at random, mirror them at random, and cut out a square.
 
-    crop: int = 4  # pixels of zero padding each side
+    Args:
+        crop: Pixels of zero padding on each side before the crop; 0 does not crop.
+        flip: Whether to mirror each image with probability one half.
+        cutout: The side of the black square, in pixels; 0 cuts nothing.
+    """
+
+    crop: int = 4
     flip: bool = True
-    cutout: int = 0  # side of the square
+    cutout: int = 0
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """(B,C,H,W) bytes, changed."""
+        """Augment uint8 images (B,C,H,W)."""
         if self.crop:
             images = random_crop(images, self.crop, generator)
         if self.flip:
@@ -36,16 +42,16 @@ class Augment:
     def dense(
         self, images: Tensor, labels: Tensor, ignore_index: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Images and their (B,H,W) labels, changed alike; pixels that come from nowhere ignored."""
-        # Labels travel as one more channel of bytes, whose 0, the fill, is "ignored".
+        """Augment images and their (B,H,W) labels alike; label the padding ``ignore_index``."""
+        # The labels are one more channel of bytes, whose 0, the fill, means "ignored".
         plane = torch.where(labels == ignore_index, 0, labels + 1).to(torch.uint8).unsqueeze(1)
         changed = self(torch.cat((images, plane), 1), generator)
-        found = changed[:, -1].long() - 1
-        return changed[:, :-1], torch.where(found < 0, ignore_index, found)
+        moved = changed[:, -1].long() - 1
+        return changed[:, :-1], torch.where(moved < 0, ignore_index, moved)
 
 
 def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Each image shifted by up to ``padding`` pixels each way, black where nothing is."""
+    """Shift each image by up to ``padding`` pixels each way; fill with black."""
     count, _, height, width = images.shape
     device = images.device
     padded = F.pad(images, (padding,) * 4)
@@ -53,19 +59,19 @@ def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Ten
     rows = shift[0] + torch.arange(height, device=device)
     columns = shift[1] + torch.arange(width, device=device)
     each = torch.arange(count, device=device)[:, None, None]
-    # Channels last while gathering: a pixel's channels then travel together.
+    # Gather with channels last: the channels of a pixel are then next to each other.
     moved = padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
     return moved.permute(0, 3, 1, 2)
 
 
 def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image mirrored with probability one half."""
+    """Mirror each image with probability one half."""
     draw = torch.rand(len(images), 1, 1, 1, generator=generator, device=images.device)
     return torch.where(draw < 0.5, images.flip(3), images)
 
 
 def cut_out(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """A black square at a random place, cut off at the border (DeVries and Taylor 2017)."""
+    """Blacken a square at a random place, clipped at the border (DeVries and Taylor 2017)."""
     count, _, height, width = images.shape
     device = images.device
     inside = []
@@ -77,7 +83,15 @@ def cut_out(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
 
 
 class Normalise:
-    """(x/255 − mean)/std of bytes, on one device."""
+    """Compute (x/255 − mean)/std of uint8 images on one device.
+
+    Args:
+        mean: The mean of each channel, divided by 255.
+        std: The standard deviation of each channel, divided by 255.
+        device: The device of the images.
+        dtype: The type of the result.
+        channels_last: Whether the result is in channels-last memory format.
+    """
 
     def __init__(
         self,
@@ -88,7 +102,7 @@ class Normalise:
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
     ) -> None:
-        # Made once: making them for every batch would wait for the device.
+        # Create them once: creating them for every batch would wait for the device.
         factor = torch.tensor([1.0 / (255.0 * s) for s in std], dtype=torch.float32)
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
         self._factor = factor.to(device)[:, None, None]
@@ -97,20 +111,20 @@ class Normalise:
         self._form = torch.channels_last if channels_last else torch.contiguous_format
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(B,C,H,W) bytes to numbers."""
+        """Normalise uint8 images (B,C,H,W)."""
         scaled = torch.addcmul(self._offset, images.to(torch.float32), self._factor)
         return scaled.to(dtype=self._dtype, memory_format=self._form)
 
 
 def soft_labels(target: Tensor, num_classes: int) -> Tensor:
-    """Class probabilities of labels; soft ones as they are."""
+    """Convert labels to class probabilities; return probabilities unchanged."""
     return target if target.is_floating_point() else F.one_hot(target, num_classes).float()
 
 
-def beta_draws(
+def draw_beta(
     alpha: float, count: int, generator: torch.Generator, device: torch.device | str
 ) -> Tensor:
-    """Draws of Beta(α, α) from a generator, as a share of two gamma draws."""
+    """Draw from Beta(α, α): g₁/(g₁+g₂) of two gamma draws."""
     pair = torch._standard_gamma(
         torch.full((2, count), alpha, dtype=torch.float64, device=device), generator=generator
     ).clamp_min(1e-300)
@@ -120,23 +134,35 @@ def beta_draws(
 def mixup(
     inputs: Tensor, target: Tensor, num_classes: int, *, alpha: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """λx_i + (1−λ)x_j with its labels so mixed, one λ ~ Beta(α, α) a batch (Zhang et al. 2018)."""
-    share = beta_draws(alpha, 1, generator, inputs.device)
-    other = torch.randperm(len(inputs), generator=generator, device=inputs.device)
+    """Mix images and labels, λx_i + (1−λ)x_j, with one λ ~ Beta(α, α) a batch (Zhang et al. 2018).
+
+    Args:
+        inputs: (N,...).
+        target: Labels (N,), or class probabilities (N,K).
+        num_classes: K.
+        alpha: α of the Beta distribution.
+        generator: Draws λ and the pairs; on the device of ``inputs``.
+    """
+    share = draw_beta(alpha, 1, generator, inputs.device)
+    partner = torch.randperm(len(inputs), generator=generator, device=inputs.device)
     soft = soft_labels(target, num_classes)
-    images = torch.lerp(inputs[other], inputs, share.to(inputs.dtype))
-    return images, torch.lerp(soft[other], soft, share.to(soft.dtype))
+    images = torch.lerp(inputs[partner], inputs, share.to(inputs.dtype))
+    return images, torch.lerp(soft[partner], soft, share.to(soft.dtype))
 
 
 def cutmix(
     inputs: Tensor, target: Tensor, num_classes: int, *, alpha: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A box of another image pasted in, labels mixed by area (Yun et al. 2019); one box a batch."""
+    """Paste a box of another image, mix labels by area; one box a batch (Yun et al. 2019).
+
+    See `mixup` for the options. The box covers a share 1 − λ of the image, λ ~ Beta(α, α),
+    before it is clipped at the border.
+    """
     if inputs.ndim != 4:
-        raise InputError(f"cutmix takes images (N,C,H,W), found shape {tuple(inputs.shape)}")
+        raise InputError(f"cutmix needs images (N,C,H,W), found shape {tuple(inputs.shape)}")
     height, width = inputs.shape[2:]
     device = inputs.device
-    side = (1.0 - beta_draws(alpha, 1, generator, device)).sqrt()
+    side = (1.0 - draw_beta(alpha, 1, generator, device)).sqrt()
     inside, share = [], torch.ones((), dtype=torch.float64, device=device)
     for size, shape in ((height, (-1, 1)), (width, (1, -1))):
         centre = torch.rand(1, generator=generator, device=device, dtype=torch.float64) * size
@@ -145,7 +171,7 @@ def cutmix(
         place = torch.arange(size, device=device)
         inside.append(((place >= low) & (place < high)).reshape(shape))
         share = share * ((high - low) / size).squeeze()
-    other = torch.randperm(len(inputs), generator=generator, device=device)
+    partner = torch.randperm(len(inputs), generator=generator, device=device)
     soft = soft_labels(target, num_classes)
-    images = torch.where(inside[0] & inside[1], inputs[other], inputs)
-    return images, torch.lerp(soft, soft[other], share.to(soft.dtype))
+    images = torch.where(inside[0] & inside[1], inputs[partner], inputs)
+    return images, torch.lerp(soft, soft[partner], share.to(soft.dtype))

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 from a pack, from the official binary archives, or downloaded.
+"""Read CIFAR-10 and CIFAR-100 from a pack, an official binary archive, or a download.
 
-The official archives come pickled or binary; only the binary ones are read, since reading a
-pickle runs whatever it holds.
+The official archives come pickled or binary. Only the binary ones are read, since reading a
+pickle runs any code that it holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import io
 import os
 import tarfile
-import tempfile
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
@@ -18,23 +17,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from calibrant.data.packs import data_folder, read_pack
-from calibrant.data.value import Images
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.core.files import replace_file
+from calibrant.data.images import Images
+from calibrant.data.packs import data_folder, name_folder, read_pack
 
 HOME = "https://www.cs.toronto.edu/~kriz"
 
 
 class Archive(NamedTuple):
-    """An official archive."""
+    """An official binary archive."""
 
     file: str
     md5: str
-    inside: str
+    inside: str  # the folder of its files
     train: tuple[str, ...]
     test: tuple[str, ...]
-    names: str
-    label_bytes: int  # the last of them is the label
+    names: str  # the file of the class names
+    label_bytes: int  # bytes before the pixels of a row; the last of them is the label
 
 
 ARCHIVES = {
@@ -63,7 +63,13 @@ PICKLED = {"cifar10": "cifar-10-python.tar.gz", "cifar100": "cifar-100-python.ta
 def cifar(
     name: str, folder: str | os.PathLike[str] | None = None, download: bool = False
 ) -> tuple[Images, ...]:
-    """Training and test images of ``cifar10`` or ``cifar100``."""
+    """Read the training and test images of CIFAR.
+
+    Args:
+        name: ``cifar10`` or ``cifar100``.
+        folder: The folder of ``NAME.npz`` or of the archive; else the one CALIBRANT_DATA names.
+        download: Whether to download the archive if neither is there.
+    """
     where, archive = data_folder(folder), ARCHIVES[name]
     if where is not None:
         if (where / f"{name}.npz").is_file():
@@ -72,14 +78,13 @@ def cifar(
             return read_archive(where / archive.file, archive, name)
         if (where / PICKLED[name]).is_file() and not download:
             raise InputError(
-                f"{where / PICKLED[name]} is the pickled form, which is not read since it could "
-                f"run anything: get {archive.file} from {HOME}, or allow the download"
+                f"{where / PICKLED[name]} is the pickled form, which is not read since a pickle "
+                f"can run any code: get {archive.file} from {HOME}, or allow the download"
             )
     if not download:
         raise InputError(
-            f"{name} is not here: put {name}.npz or {archive.file} in "
-            f"{where if where is not None else 'a folder that CALIBRANT_DATA names'}, or allow "
-            "the download (download=True, --download)"
+            f"{name} was not found: put {name}.npz or {archive.file} in {name_folder(where)}, or "
+            "allow the download (download=True, --download)"
         )
     target = (where or Path.cwd()) / archive.file
     fetch(f"{HOME}/{archive.file}", target, archive.md5)
@@ -87,46 +92,41 @@ def cifar(
 
 
 def fetch(address: str, target: Path, md5: str) -> None:
-    """Download a file whole, and keep it only if its checksum fits."""
+    """Download a file; keep it only if it is whole and its checksum is right."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.md5(usedforsecurity=False)
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-        part = Path(file.name)
-        try:
-            with urllib.request.urlopen(address, timeout=60) as answer:
-                while block := answer.read(1 << 20):
+    try:
+        with replace_file(target) as temporary, open(temporary, "wb") as file:
+            with urllib.request.urlopen(address, timeout=60) as response:
+                while block := response.read(1 << 20):
                     digest.update(block)
                     file.write(block)
-            file.flush()
             if digest.hexdigest() != md5:
                 raise InputError(
                     f"{address}: the checksum is {digest.hexdigest()}, not {md5}: nothing was kept"
                 )
-            os.replace(part, target)
-        except OSError as error:
-            raise InputError(f"{address} could not be downloaded: {error}") from None
-        finally:
-            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{address} could not be downloaded: {error}") from None
 
 
 def read_archive(path: Path, archive: Archive, name: str) -> tuple[Images, Images]:
-    """Training and test images of an official binary archive, checked against its checksum."""
+    """Read the training and test images of an official binary archive; check its checksum."""
     content = path.read_bytes()
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != archive.md5:
-        raise InputError(f"{path}: the checksum is {found}, not {archive.md5}: get it again")
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as packed:
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if digest != archive.md5:
+        raise InputError(f"{path}: the checksum is {digest}, not {archive.md5}: download it again")
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
 
-        def member(file: str) -> bytes:
-            inside = packed.extractfile(f"{archive.inside}/{file}")
-            if inside is None:
-                raise InputError(f"{path}: holds no {archive.inside}/{file}")
-            return inside.read()
+        def read_member(file: str) -> bytes:
+            member = tar.extractfile(f"{archive.inside}/{file}")
+            if member is None:
+                raise InputError(f"{path}: {archive.inside}/{file} is missing: download it again")
+            return member.read()
 
-        names = tuple(member(archive.names).decode().split())
+        names = tuple(read_member(archive.names).decode().split())
         return tuple(  # type: ignore[return-value]
-            _images(
-                b"".join(member(file) for file in files),
+            _make_images(
+                b"".join(read_member(file) for file in files),
                 archive.label_bytes,
                 names,
                 f"{name} {part}",
@@ -135,7 +135,7 @@ def read_archive(path: Path, archive: Archive, name: str) -> tuple[Images, Image
         )
 
 
-def _images(content: bytes, label_bytes: int, names: tuple[str, ...], name: str) -> Images:
+def _make_images(content: bytes, label_bytes: int, names: tuple[str, ...], name: str) -> Images:
     rows = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + 3072)
     labels = rows[:, label_bytes - 1].astype(np.int64)
     pixels = rows[:, label_bytes:].reshape(-1, 3, 32, 32).copy()

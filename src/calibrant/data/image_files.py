@@ -1,4 +1,4 @@
-"""Many image files read at once, and those that cannot be read named."""
+"""Read many image files in parallel; name those that cannot be read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant.functional.errors import InputError, first
+from calibrant.core.errors import InputError, first
+from calibrant.core.extras import require
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
-LIMIT = 8 << 30  # bytes held in memory
+MEMORY_LIMIT = 8 << 30  # bytes
 
 
 def read_files(
@@ -24,60 +25,66 @@ def read_files(
     limit: int,
     *,
     total: int | None = None,
-    held: float = 1.0,
+    bytes_per_byte: float = 1.0,
 ) -> np.ndarray:
-    """Every file's array, one below the other; all are tried, and those that fail are named.
+    """Read every file into one array; try all of them, then name those that failed.
 
-    What ``total`` files take, ``held`` bytes for each that is read, is refused above the limit.
+    Args:
+        files: The files.
+        read: Reads one file as uint8; all arrays must have one shape.
+        limit: Bytes of memory; more are refused before the files are read.
+        total: The number of files that will be held at once; None for ``len(files)``.
+        bytes_per_byte: Bytes held in memory for each byte read.
     """
-    tries = (_try(read, file) for file in files)
-    shape = next((found.shape for found in tries if not isinstance(found, str)), (0,))
+    attempts = (_try(read, file) for file in files)
+    shape = next((pixels.shape for pixels in attempts if not isinstance(pixels, str)), (0,))
     count = len(files) if total is None else total
-    need = held * count * int(np.prod(shape, dtype=np.int64))
+    need = bytes_per_byte * count * int(np.prod(shape, dtype=np.int64))
     if need > limit:
         raise InputError(
             f"{count:,} images of {_sides(shape)} need {need / 2**30:.1f} GiB, more than the limit "
-            f"of {limit / 2**30:.1f}: give a smaller size, or stream them through ordinary "
-            "DataLoaders (calibrant.data.folder_datasets, where a folder is a class)"
+            f"of {limit / 2**30:.1f}: give a smaller size, or stream them with DataLoaders "
+            "(calibrant.data.folder_datasets, for one folder a class)"
         )
     out = np.empty((len(files), *shape), np.uint8)
 
-    def one(row: int) -> str | None:
-        found = _try(read, files[row])
-        if isinstance(found, str):
-            return f"{files[row]} ({found})"
-        if found.shape != shape:
-            return f"{files[row]} ({_sides(found.shape)}, others {_sides(shape)}: give a size)"
-        out[row] = found
+    def fill(row: int) -> str | None:
+        pixels = _try(read, files[row])
+        if isinstance(pixels, str):
+            return f"{files[row]} ({pixels})"
+        if pixels.shape != shape:
+            return f"{files[row]} ({_sides(pixels.shape)}, others {_sides(shape)}: give a size)"
+        out[row] = pixels
         return None
 
     with ThreadPoolExecutor() as pool:
-        bad = [said for said in pool.map(one, range(len(files))) if said is not None]
-    if bad:
-        raise InputError(f"{len(bad)} of {len(files):,} files cannot be used: {first(bad)}")
+        failures = [failure for failure in pool.map(fill, range(len(files))) if failure]
+    if failures:
+        raise InputError(
+            f"{len(failures)} of {len(files):,} files cannot be used: {first(failures)}"
+        )
     return out
 
 
 def read_image(file: Path, size: int | None) -> np.ndarray:
-    """Red, green, blue (3,H,W), scaled to a shorter side of ``size`` and cut to the middle."""
-    from PIL import Image
-
-    with Image.open(file) as opened:
-        picture = as_colours(opened)
+    """Read an image as RGB (3,H,W); scale the shorter side to ``size`` and keep the middle."""
+    image = require("PIL.Image", extra="train", purpose="reading images")
+    with image.open(file) as opened:
+        picture = to_rgb(opened)
     if size is not None:
         scale = size / min(picture.size)
         width, height = (max(size, round(side * scale)) for side in picture.size)
         if (width, height) != picture.size:
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+            picture = picture.resize((width, height), image.Resampling.BILINEAR)
         left, top = (width - size) // 2, (height - size) // 2
         picture = picture.crop((left, top, left + size, top + size))
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 
-def as_colours(picture: Picture) -> Picture:
-    """A Pillow image as RGB; one of more than bytes, which would be cut off, is refused."""
+def to_rgb(picture: Picture) -> Picture:
+    """Convert a Pillow image to RGB; refuse one of more than 8 bits, which would be clipped."""
     if picture.mode[0] in "IF":
-        raise ValueError(f"mode {picture.mode}: bytes are wanted")
+        raise ValueError(f"mode {picture.mode}: expected 8 bits a channel")
     return picture.convert("RGB")
 
 
@@ -88,12 +95,11 @@ def _sides(shape: tuple[int, ...]) -> str:
 def _try(read: Callable[[Path], np.ndarray], file: Path) -> np.ndarray | str:
     try:
         return read(file)
-    except unreadable() as error:
+    except pillow_errors() as error:
         return "not an image" if "cannot identify" in str(error) else str(error)
 
 
-def unreadable() -> tuple[type[Exception], ...]:
-    """What Pillow raises for files it cannot read: broken PNGs are a SyntaxError."""
-    from PIL import Image
-
-    return (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+def pillow_errors() -> tuple[type[Exception], ...]:
+    """Return what Pillow raises for files that it cannot read: SyntaxError for a broken PNG."""
+    image = require("PIL.Image", extra="train", purpose="reading images")
+    return (OSError, ValueError, SyntaxError, image.DecompressionBombError)

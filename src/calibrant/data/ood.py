@@ -1,4 +1,4 @@
-"""Pairs of data sets: one that a network knows, and one it was never shown."""
+"""Pairs of data sets: one that a network was trained on, and one that it never saw."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibrant.data.corruptions_weather import grey
-from calibrant.data.sets import load
-from calibrant.data.value import Images, Splits
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.data.corruptions.filters import to_grey
+from calibrant.data.datasets import load
+from calibrant.data.images import Images, Splits
 
 
 @dataclass(frozen=True)
 class OutOfDistribution:
-    """A set, and the test images of another in its form: to be normalised with its moments."""
+    """A data set, and the test images of another in the same size and colours.
+
+    Args:
+        inside: The data set that a network is trained on. Its ``mean`` and ``std`` normalise
+            both, since a network must see the other images as it would see any.
+        outside: The other set's test images, with their own labels.
+    """
 
     inside: Splits
     outside: Images
@@ -33,51 +39,58 @@ def ood(
     seed: int = 0,
     size: int | None = None,
 ) -> OutOfDistribution:
-    """Two sets by name; the second's test images take the first's size and colours.
+    """Load two data sets; give the second's test images the size and colours of the first.
 
-    ``inside`` is what ``load`` gives for the first, whose ``mean`` and ``std`` are for both: a
-    network must see the others as it would see anything. ``size`` is for sets in folders. The
-    labels of ``outside`` stay its own, and classes that both have are not taken out.
+    Classes that both sets have are not removed.
+
+    Args:
+        name_in: The set that a network is trained on, as `load` takes it.
+        name_out: The set that it never saw.
+        folder: The folder of the data files; else the one that CALIBRANT_DATA names.
+        download: Whether to download what is missing.
+        validation: Training rows to hold out; see `load`.
+        seed: The seed of the draw of validation rows.
+        size: The side of the images of sets in folders.
     """
     if name_in == name_out:
         raise InputError(f"a pair needs two data sets, found {name_in!r} twice")
 
-    def one(name: str) -> Splits:
+    def load_one(name: str) -> Splits:
         own = size if ":" in name else None
         return load(
             name, folder=folder, download=download, validation=validation, seed=seed, size=own
         )
 
-    inside, other = one(name_in), one(name_out).test
-    if inside.test.is_dense or other.is_dense:
-        raise InputError("pairs are of whole images: a dense set has a label a pixel")
+    inside, outside = load_one(name_in), load_one(name_out).test
+    if inside.test.is_dense or outside.is_dense:
+        raise InputError("a pair needs one label an image: a dense set has one a pixel")
     _, channels, height, width = inside.test.images.shape
-    images = resized(recoloured(other.images, channels), height, width)
-    return OutOfDistribution(inside, replace(other, images=images))
+    images = resize(convert_channels(outside.images, channels), height, width)
+    return OutOfDistribution(inside, replace(outside, images=images))
 
 
-def recoloured(images: Tensor, channels: int) -> Tensor:
-    """Grey as three equal colours, or colours as their brightness."""
+def convert_channels(images: Tensor, channels: int) -> Tensor:
+    """Convert grey to equal colours, or colours to their brightness."""
     if images.shape[1] == channels:
         return images
     if images.shape[1] == 1:
         return images.expand(-1, channels, -1, -1).contiguous()
     if images.shape[1] == 3 and channels == 1:
-        return grey(images.float()).round().to(torch.uint8)
-    raise InputError(f"no way from {images.shape[1]} channels to {channels}")
+        return to_grey(images.float()).round().to(torch.uint8)
+    raise InputError(f"cannot convert images from {images.shape[1]} channels to {channels}")
 
 
-def resized(images: Tensor, height: int, width: int) -> Tensor:
-    """Bytes of another size, smoothed where they shrink; proportions are not kept."""
+def resize(images: Tensor, height: int, width: int) -> Tensor:
+    """Resize uint8 images, smoothed where they shrink; proportions are not kept."""
     if tuple(images.shape[2:]) == (height, width):
         return images
-    pieces = [
+    blocks = [
         F.interpolate(
-            piece.float(), (height, width), mode="bilinear", antialias=True, align_corners=False
+            block.float(), (height, width), mode="bilinear", antialias=True, align_corners=False
         )
         .round()
         .clamp(0, 255)
         .to(torch.uint8)
-        for piece in torch.split(images, 1024)
+        for block in torch.split(images, 1024)
     ]
-    return torch.cat(pieces)
+    return torch.cat(blocks)

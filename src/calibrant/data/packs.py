@@ -1,4 +1,9 @@
-"""Data sets packed in one `.npz` file, of images and labels as arrays."""
+"""Read data sets packed in one ``.npz`` file: images and labels as arrays.
+
+A pack holds ``x_train``, ``y_train``, ``x_test``, ``y_test`` and ``classes``, the class names.
+It may hold ``x_validation``, ``y_validation``, and ``void``, the label of pixels without a
+class. Images are uint8, (N,H,W,C) or (N,H,W); labels are (N,), or (N,H,W) if dense.
+"""
 
 from __future__ import annotations
 
@@ -8,70 +13,68 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.data.value import Images
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.data.images import IGNORE_INDEX, Images
 
-IGNORED = -100
-# What a pack holds: images (N,H,W,C) or (N,H,W) as bytes, labels (N,) or, dense, (N,H,W);
-# validation rows where the set has its own; class names; the label of void pixels.
 PARTS = ("train", "validation", "test")
+REQUIRED = ("x_train", "y_train", "x_test", "y_test", "classes")
 
 
 def data_folder(folder: str | os.PathLike[str] | None) -> Path | None:
-    """The folder said, or the one CALIBRANT_DATA names."""
+    """Return ``folder``, else the folder that CALIBRANT_DATA names, else None."""
     named = folder or os.environ.get("CALIBRANT_DATA")
     return Path(named) if named else None
 
 
 def read_pack(path: Path) -> tuple[Images, ...]:
-    """Training, validation where there is some, and test images of a pack."""
+    """Read the training, validation (if any) and test images of a pack."""
     try:
         with np.load(path, allow_pickle=False) as pack:
-            held = {key: pack[key] for key in pack.files}
+            arrays = {key: pack[key] for key in pack.files}
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a pack of images ({error})") from None
-    missing = [
-        key for key in ("x_train", "y_train", "x_test", "y_test", "classes") if key not in held
-    ]
+    missing = [key for key in REQUIRED if key not in arrays]
     if missing:
         raise InputError(
             f"{path}: a pack holds x_train, y_train, x_test, y_test and classes, and may hold "
             f"x_validation, y_validation and void; missing: {', '.join(missing)}"
         )
-    names = tuple(str(name) for name in held["classes"])
-    void = int(held["void"]) if "void" in held else None
+    names = tuple(str(name) for name in arrays["classes"])
+    void = int(arrays["void"]) if "void" in arrays else None
     return tuple(
-        _part(held[f"x_{part}"], held[f"y_{part}"], names, void, f"{path.stem} {part}")
+        _make_part(arrays[f"x_{part}"], arrays[f"y_{part}"], names, void, f"{path.stem} {part}")
         for part in PARTS
-        if f"x_{part}" in held
+        if f"x_{part}" in arrays
     )
 
 
-def packed(
+def load_pack(
     name: str, folder: str | os.PathLike[str] | None = None, download: bool = False
 ) -> tuple[Images, ...]:
-    """A set that is only known packed."""
+    """Read the pack ``name.npz`` from the data folder; there is nothing to download."""
     where = data_folder(folder)
     if where is None or not (where / f"{name}.npz").is_file():
-        raise InputError(
-            f"{name} is not here: put {name}.npz in "
-            f"{where if where is not None else 'a folder that CALIBRANT_DATA names'}"
-        )
+        raise InputError(f"{name} was not found: put {name}.npz in {name_folder(where)}")
     return read_pack(where / f"{name}.npz")
 
 
-def _part(
+def name_folder(where: Path | None) -> str:
+    """Name the data folder in a message."""
+    return str(where) if where is not None else "a folder that CALIBRANT_DATA names"
+
+
+def _make_part(
     images: np.ndarray, labels: np.ndarray, names: tuple[str, ...], void: int | None, name: str
 ) -> Images:
     planes = images[..., None] if images.ndim == 3 else images
-    found = torch.from_numpy(labels.astype(np.int64))
+    target = torch.from_numpy(labels.astype(np.int64))
     if void is not None:
-        found = torch.where(found == void, IGNORED, found)
-    counted = found[found != IGNORED]
-    if len(counted) and (int(counted.min()) < 0 or int(counted.max()) >= len(names)):
+        target = torch.where(target == void, IGNORE_INDEX, target)
+    known = target[target != IGNORE_INDEX]
+    if len(known) and (int(known.min()) < 0 or int(known.max()) >= len(names)):
         raise InputError(
-            f"{name}: labels lie in 0..{len(names) - 1}, found {int(counted.min())} to "
-            f"{int(counted.max())}"
+            f"{name}: labels must lie in 0..{len(names) - 1}, found {int(known.min())} to "
+            f"{int(known.max())}"
         )
     pixels = torch.from_numpy(np.ascontiguousarray(planes.transpose(0, 3, 1, 2)))
-    return Images(pixels, found, names, name=name, ignore_index=IGNORED)
+    return Images(pixels, target, names, name=name, ignore_index=IGNORE_INDEX)

@@ -1,21 +1,26 @@
-"""Rows held out by class, and classes thinned to a long tail."""
+"""Hold rows out by class, and thin classes to a long tail."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 
 
 def stratified_split(
     labels: Tensor, held_out: float | int, *, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Row numbers kept and held out, in order; each class gives its share.
+    """Return the numbers of the rows kept and of the rows held out, both in ascending order.
 
-    ``held_out`` below 1 is a share, else a number of rows, met exactly: classes give the
-    whole part of their share, and those with the largest remainders one more. Dense labels
-    are split by rows alone.
+    Each class gives its share: the whole part of it, and the classes with the largest
+    remainders one row more, so that the number of rows held out is exact. Dense labels are
+    split by rows, without regard to classes.
+
+    Args:
+        labels: (N,), or (N,H,W) if dense.
+        held_out: A share of the rows if below 1, else a number of rows.
+        seed: The seed of the draw.
     """
     total = len(labels)
     count = round(held_out * total) if 0 <= held_out < 1 else int(held_out)
@@ -24,25 +29,29 @@ def stratified_split(
             f"cannot hold out {held_out} of {total} rows: give a share below 1 or a number of "
             "rows below that"
         )
-    how = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     groups = labels.cpu() if labels.ndim == 1 else torch.zeros(total, dtype=torch.int64)
     classes, sizes = torch.unique(groups, return_counts=True)
     ideal = sizes.double() * count / total
-    give = ideal.floor().long()
-    spare = count - int(give.sum())
-    give[torch.argsort(ideal - give, descending=True, stable=True)[:spare]] += 1
+    quotas = ideal.floor().long()
+    spare = count - int(quotas.sum())
+    quotas[torch.argsort(ideal - quotas, descending=True, stable=True)[:spare]] += 1
     out = torch.zeros(total, dtype=torch.bool)
-    for one, number in zip(classes.tolist(), give.tolist(), strict=True):
-        rows = (groups == one).nonzero().squeeze(1)
-        out[rows[torch.randperm(len(rows), generator=how)[:number]]] = True
+    for label, quota in zip(classes.tolist(), quotas.tolist(), strict=True):
+        out[_draw_rows(groups, label, quota, generator)] = True
     return (~out).nonzero().squeeze(1), out.nonzero().squeeze(1)
 
 
 def long_tail_counts(largest: int, num_classes: int, ratio: float) -> list[int]:
-    """#D_i = ⌊#D_0 · ρ^(i/(K−1))⌋, the rows of each class (class-scaling eq. 16).
+    """Compute the rows of each class, #D_i = ⌊#D_0 · ρ^(i/(K−1))⌋ (class-scaling eq. 16).
 
     >>> sum(long_tail_counts(5000, 10, 0.1)), sum(long_tail_counts(500, 100, 0.1))
     (20431, 19573)
+
+    Args:
+        largest: #D_0, the rows of the first class.
+        num_classes: K.
+        ratio: ρ in (0, 1], the rows of the last class divided by those of the first.
     """
     if not 0 < ratio <= 1 or num_classes < 2:
         raise InputError(
@@ -55,14 +64,25 @@ def long_tail_counts(largest: int, num_classes: int, ratio: float) -> list[int]:
 def long_tail_rows(
     labels: Tensor, num_classes: int, *, ratio: float = 0.1, seed: int = 0
 ) -> Tensor:
-    """Row numbers of a long-tailed part: class i keeps #D_i rows drawn by the seed."""
+    """Return the numbers of the rows of a long-tailed part, in ascending order.
+
+    Args:
+        labels: (N,).
+        num_classes: K.
+        ratio: ρ; see `long_tail_counts`, which gives the rows of each class.
+        seed: The seed of the draw.
+    """
     groups = labels.cpu()
     sizes = torch.bincount(groups, minlength=num_classes)
-    how = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     kept = []
-    for one, number in enumerate(long_tail_counts(int(sizes[0]), num_classes, ratio)):
-        rows = (groups == one).nonzero().squeeze(1)
-        if len(rows) < number:
-            raise InputError(f"class {one} has {len(rows)} rows, its place in the tail {number}")
-        kept.append(rows[torch.randperm(len(rows), generator=how)[:number]])
+    for label, count in enumerate(long_tail_counts(int(sizes[0]), num_classes, ratio)):
+        if sizes[label] < count:
+            raise InputError(f"class {label} has {sizes[label]} rows, the long tail needs {count}")
+        kept.append(_draw_rows(groups, label, count, generator))
     return torch.cat(kept).sort().values
+
+
+def _draw_rows(groups: Tensor, label: int, count: int, generator: torch.Generator) -> Tensor:
+    rows = (groups == label).nonzero().squeeze(1)
+    return rows[torch.randperm(len(rows), generator=generator)[:count]]

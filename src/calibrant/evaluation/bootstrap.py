@@ -1,13 +1,14 @@
-"""Bootstrap over rows, many resampled sets at once.
+"""Bootstrap over rows, with many resampled sets computed at once.
 
-A resampled set is known by how often it holds each row, so a block of sets is a matrix of
-counts: means are a matrix product, ranked quantities cumulative sums, and class-wise cells
-a sparse product. Nothing is computed set by set but what has no such form.
+The number of times a resampled set holds each row defines the set, so a block of sets is a
+matrix of counts. A mean is then a matrix product, a ranked quantity a cumulative sum, and the
+cells of class-wise bins a sparse product. Measures without such a form are computed set by set
+(``intervals.half_samples``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -20,28 +21,28 @@ from calibrant.functional.binning import bin_index, bin_sums, edges
 from calibrant.functional.blocks import Block
 from calibrant.functional.ranking import Ranked
 from calibrant.metrics.base import Measure, State
-from calibrant.metrics.binned import BinState
 from calibrant.metrics.classwise import ClassBinState
 from calibrant.metrics.means import MeanState, RowState
-from calibrant.metrics.ranked import RankState
+from calibrant.metrics.rank_state import RankState
+from calibrant.metrics.toplabel import BinState
 
 Counts: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-_ELEMENTS = 1 << 20  # counts drawn at a time
-_BUDGET = 20_000_000  # rows drawn in all before fewer resamples are taken
-MOST_CELLS = 20_000_000  # scores above which the cells of all rows are not kept
+_BLOCK_COUNTS = 1 << 20  # counts drawn at a time
+_MOST_ROWS_DRAWN = 20_000_000  # over all resamples; above it, fewer resamples are drawn
+MOST_CELLS = 20_000_000  # scores above which the cell of every score is not kept
 
 
-def affordable(num_rows: int, resamples: int) -> int:
-    """As many resamples as asked for, fewer (but 100) where rows are very many."""
-    return min(resamples, max(100, _BUDGET // max(num_rows, 1)))
+def limit_resamples(num_rows: int, resamples: int) -> int:
+    """Return ``resamples``, or fewer (at least 100) where there are very many rows."""
+    return min(resamples, max(100, _MOST_ROWS_DRAWN // max(num_rows, 1)))
 
 
 def resample_counts(num_rows: int, resamples: int, seed: int) -> Iterator[Counts]:
-    """How often each row is drawn: blocks of (some, N), each line summing to N."""
+    """Yield how often each row is drawn, in blocks of shape (sets, N); each line sums to N."""
     generator = np.random.default_rng(seed)
-    step = max(1, min(resamples, _ELEMENTS // num_rows))
+    step = max(1, min(resamples, _BLOCK_COUNTS // num_rows))
     for begin in range(0, resamples, step):
         lines = min(step, resamples - begin)
         drawn = generator.integers(0, num_rows, size=(lines, num_rows), dtype=np.int64)
@@ -50,8 +51,8 @@ def resample_counts(num_rows: int, resamples: int, seed: int) -> Iterator[Counts
         yield flat.reshape(lines, num_rows)
 
 
-def percentiles(values: Floats, level: float) -> tuple[float, float]:
-    """The central ``level`` of resampled values."""
+def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
+    """Return the interval that holds the central ``level`` of resampled values."""
     tail = (1.0 - level) / 2.0
     low, high = np.quantile(values, (tail, 1.0 - tail))
     return float(low), float(high)
@@ -59,17 +60,17 @@ def percentiles(values: Floats, level: float) -> tuple[float, float]:
 
 @dataclass
 class ClassCellState(State):
-    """The cell (class and bin) of every probability of every row, kept."""
+    """The cell (class and bin) of every probability of every row."""
 
     num_bins: int = 15
     cells: list[Tensor] = field(default_factory=list, init=False, repr=False)
     probs: list[Tensor] = field(default_factory=list, init=False, repr=False)
     targets: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
-    kept = ("cells", "probs", "targets")
+    lists = ("cells", "probs", "targets")
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         probs = (block.probs if block.class_dim == 1 else block.probs.t()).contiguous().cpu()
         index = bin_index(probs.flatten(), self.num_bins).view_as(probs)
         self.cells.append((index + torch.arange(block.num_classes) * self.num_bins).int())
@@ -77,11 +78,11 @@ class ClassCellState(State):
         self.targets.append(block.target.cpu())
 
     def totals(self, counts: Counts) -> Tensor:
-        """(R, K, M, 3) of resampled sets, as ClassBinState holds for one."""
+        """Return (R, K, M, 3), the totals of R resampled sets (see ClassBinState for one set)."""
         from scipy.sparse import csr_matrix
 
-        cells, probs = self.joined("cells").numpy(), self.joined("probs").double().numpy()
-        target = self.joined("targets").numpy()
+        cells, probs = self.concatenate("cells").numpy(), self.concatenate("probs").double().numpy()
+        target = self.concatenate("targets").numpy()
         rows, classes = cells.shape
         starts = np.arange(rows + 1) * classes
         hits = np.zeros_like(probs)
@@ -96,17 +97,18 @@ class ClassCellState(State):
         return torch.from_numpy(stacked.reshape(len(counts), classes, self.num_bins, 3))
 
     def coupling(self) -> float:
-        """How much more a class-wise error varies than if its cells were independent.
+        """Return how much more a class-wise error varies than if its cells were independent.
 
-        A row has one label: what is missing from one class's cell turns up in another's.
-        Where both gaps point the same way, their noise adds up instead of averaging out.
-        The spread of Σ_k sign(gap of the cell of p_k)·(p_k − y_k) over rows tells by how
-        much.
+        A row has one label, so a label that one class's cell lacks appears in another's. If
+        both gaps have the same sign, their noise adds up instead of averaging out. The spread
+        of Σ_k sign(gap of the cell of p_k)·(p_k − y_k) over rows measures by how much.
         """
-        cells, probs = self.joined("cells").long(), self.joined("probs").double()
+        cells, probs = self.concatenate("cells").long(), self.concatenate("probs").double()
         classes = cells.shape[1]
         surplus = probs.scatter_add(
-            1, self.joined("targets").unsqueeze(1), -torch.ones(len(probs), 1, dtype=torch.float64)
+            1,
+            self.concatenate("targets").unsqueeze(1),
+            -torch.ones(len(probs), 1, dtype=torch.float64),
         )
         size = classes * self.num_bins
         gap = bin_sums(cells.flatten(), size, surplus.flatten())
@@ -118,46 +120,59 @@ class ClassCellState(State):
         return float((together / apart).sqrt()) if float(apart) > 0 else 1.0
 
 
-def kept_states(measures: Mapping[str, Measure], *, classes: bool) -> dict[str, State]:
-    """For each measure, the rows that a bootstrap of it needs, where it has a fast form."""
-    needed: dict[str, State] = {}
-    for name, one in measures.items():
-        state = one.build()[0]
-        if one.kind == "mean" and isinstance(state, MeanState):
-            needed[name] = RowState(state.quantity)
-        elif one.kind == "selective" and isinstance(state, RankState):
-            needed[name] = state
-        elif one.kind == "calibration" and isinstance(state, BinState | RankState):
-            needed[name] = RankState()
-        elif one.kind == "calibration" and isinstance(state, ClassBinState) and classes:
-            needed[name] = ClassCellState(state.num_bins)
-    return needed
+def make_row_states(measures: Mapping[str, Measure], *, classes: bool) -> dict[str, State]:
+    """Return, for each measure that has a fast form, a state that keeps the rows it resamples.
+
+    Args:
+        measures: The measures by name.
+        classes: Include measures of class-wise bins, whose states keep a cell per score.
+    """
+    states: dict[str, State] = {}
+    for name, measure in measures.items():
+        state = measure.build()[0]
+        if measure.kind == "mean" and isinstance(state, MeanState):
+            states[name] = RowState(state.quantity)
+        elif measure.kind == "selective" and isinstance(state, RankState):
+            states[name] = state
+        elif measure.kind == "calibration" and isinstance(state, BinState | RankState):
+            states[name] = RankState()
+        elif measure.kind == "calibration" and isinstance(state, ClassBinState) and classes:
+            states[name] = ClassCellState(state.num_bins)
+    return states
 
 
-def resampled_values(
-    measures: Mapping[str, Measure], kept: Mapping[str, State], counts: Counts
+def share_states(states: Iterable[State]) -> dict[tuple[Any, ...], State]:
+    """Return one state for all that have the same options, by those options."""
+    shared: dict[tuple[Any, ...], State] = {}
+    for state in states:
+        shared.setdefault(state.options(), state)
+    return shared
+
+
+def resample_measures(
+    measures: Mapping[str, Measure], states: Mapping[str, State], counts: Counts
 ) -> dict[str, Floats]:
-    """The measures, by name, of resampled sets of the rows kept."""
-    sets: dict[int, Any] = {}  # what several measures share is resampled once
+    """Return each measure's values, one for each resampled set of the rows in its state."""
+    sets: dict[int, Any] = {}  # a state that several measures share is resampled once
     values: dict[str, Floats] = {}
-    for name, state in kept.items():
-        one = measures[name]
+    for name, state in states.items():
+        measure = measures[name]
         if isinstance(state, RowState):
-            values[name] = _means(counts, state.joined("rows").cpu().numpy())
+            values[name] = _means(counts, state.concatenate("rows").cpu().numpy())
             continue
         if id(state) not in sets:
             sets[id(state)] = _resampled_set(state, counts)
-        if one.kind == "selective":
-            found = one.compute(sets[id(state)])
+        if measure.kind == "selective":
+            resampled = measure.compute(sets[id(state)])
         else:
-            assert one.error is not None
-            found = one.error(_cells(one, sets[id(state)]))
-        values[name] = found.numpy()
+            assert measure.error is not None
+            resampled = measure.error(_cells(measure, sets[id(state)]))
+        values[name] = resampled.numpy()
     return values
 
 
 def _means(counts: Counts, rows: Floats) -> Floats:
-    """The mean of each resampled set; infinite where it holds an infinite row."""
+    """Return the mean of each resampled set; infinite if the set holds an infinite row."""
     infinite = np.isinf(rows)
     means: Floats = counts @ np.where(infinite, 0.0, rows) / counts.shape[1]
     if infinite.any():
@@ -169,22 +184,22 @@ def _resampled_set(state: State, counts: Counts) -> RankState | Tensor:
     if isinstance(state, ClassCellState):
         return state.totals(counts)
     assert isinstance(state, RankState)
-    order, score, loss = state.in_order()
-    found = RankState.of(_ranked(score, loss, counts[:, order.numpy()]))
-    found.loss = state.loss
-    return found
+    order, score, loss = state.sort_rows()
+    resampled = RankState.from_ranked(_ranked(score, loss, counts[:, order.numpy()]))
+    resampled.loss = state.loss
+    return resampled
 
 
-def _cells(one: Measure, found: RankState | Tensor) -> Tensor:
-    """The cells of a calibration error, of many resampled sets."""
-    if isinstance(found, Tensor):
-        return found
-    state = one.build()[0]
+def _cells(measure: Measure, resampled: RankState | Tensor) -> Tensor:
+    """Return the cells of a calibration error for all resampled sets."""
+    if isinstance(resampled, Tensor):
+        return resampled
+    state = measure.build()[0]
     if not isinstance(state, BinState):
-        assert one.cells is not None
-        return one.cells(found)
-    # Sorted rows fall into equal-width bins as ranges.
-    ranked = found.ranked()
+        assert measure.cells is not None
+        return measure.cells(resampled)
+    # The rows are sorted, so each equal-width bin is a range of them.
+    ranked = resampled.rank_rows()
     inner = edges(state.num_bins)[1:]
     inner[-1] = torch.inf
     last = torch.searchsorted(ranked.score, inner, right=True)
@@ -195,7 +210,7 @@ def _cells(one: Measure, found: RankState | Tensor) -> Tensor:
 
 
 def _ranked(score: Tensor, values: Tensor, counts: Counts) -> Ranked:
-    """Ranked sums of resampled sets. Rows must already be in ascending order of score."""
+    """Return the ranked sums of resampled sets; rows must be in ascending order of score."""
     times = torch.from_numpy(counts)
     ends = torch.ones_like(score, dtype=torch.bool)
     torch.ne(score[1:], score[:-1], out=ends[:-1])

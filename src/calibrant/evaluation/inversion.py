@@ -1,10 +1,10 @@
-"""Intervals for calibration errors, which a naive bootstrap gets wrong.
+"""Intervals of calibration errors (ECE and its relatives) by inverting a test.
 
 The plug-in estimate of a calibration error is biased upward: noise in each bin's accuracy
-adds to it, so that a perfectly calibrated model shows an error above 0, and resampling
-adds the same noise again. A percentile interval can miss the truth entirely.
+adds to it, so that a perfectly calibrated model shows an error above 0. Resampling adds the
+same noise again, and a percentile interval can miss the truth entirely.
 
-Here the interval is found by inverting a test. A path of possible truths runs from
+Here the interval comes from inverting a test. A path of possible truths runs from
 "calibrated" (τ = 0) through a smooth estimate of the miscalibration (τ = 1) and beyond;
 for each point on it the distribution of the *plug-in* value is simulated, and the interval
 holds the true errors under which the value observed is not extreme. The middle of that
@@ -33,7 +33,7 @@ _POINTS = 13  # on the path of possible truths
 class Interval:
     """A confidence interval for the true value, and an estimate corrected for bias.
 
-    ``estimate`` is None where no better one than the plug-in value is known.
+    ``estimate`` is None where nothing better than the plug-in value is known.
     """
 
     low: float
@@ -51,12 +51,17 @@ def invert(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Interval of a calibration error computed from cells.
+    """Compute the interval of a calibration error from the totals of its cells.
 
-    ``totals`` is (..., 3): rows, sum of confidence and sum of correctness of each cell (a
-    bin, or a bin of a class). ``statistic`` maps (R, ..., 3) to (R,), ``population`` is the
-    same without any correction for noise. ``coupling`` is by how much the value varies more
-    than if cells were independent, as they are drawn.
+    Args:
+        totals: (..., 3): rows, sum of confidence and sum of correctness of each cell (a bin,
+            or a bin of a class).
+        statistic: The error; maps (R, ..., 3) to (R,).
+        population: The error without any correction for noise; ``statistic`` if None.
+        coupling: How much more the value varies than with independent cells, as drawn here.
+        level: The confidence level.
+        resamples: The number of simulated sets at each point of the path.
+        seed: The seed of the simulation.
     """
     cells = totals.detach().cpu().double().numpy()
     count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
@@ -66,7 +71,7 @@ def invert(
     truth = population or statistic
 
     def along(gap: Floats) -> tuple[Interval, float]:
-        """The interval along one path, and how much of it probabilities allow."""
+        """Return the interval along one path, and the share of it that probabilities allow."""
 
         def chance(tau: float) -> Floats:
             return np.clip(mean + tau * gap, 0.0, 1.0)
@@ -76,7 +81,7 @@ def invert(
             return float(truth(torch.from_numpy(exact[None]))[0])
 
         spread = draw(chance(_solve(expected, observed))).std()
-        # Five rows more, where all rows agree and nothing seems to vary.
+        # At least five rows' worth, for rows that all agree and show no spread.
         reach = observed + max(
             4.0 * coupling * float(noise.std()), 4.0 * coupling * float(spread), 5.0 / count.sum()
         )
@@ -87,7 +92,7 @@ def invert(
         upper, median, lower = np.maximum.accumulate(np.stack(marks), axis=0).T
         upper, lower = (median + coupling * (mark - median) for mark in (upper, lower))
         middle = _cross(observed, median, errors, side="left")
-        # A value below what even a calibrated model shows says no more than its typical value.
+        # A value below a calibrated model's median carries no more information than the median.
         high = _cross(max(observed, median[0]), lower, errors, side="right")
         low = _cross(observed, upper, errors, side="left")
         return Interval(low, max(high, middle), middle), float(errors[-1] / reach)
@@ -95,13 +100,13 @@ def invert(
     noise = draw(np.clip(mean, 0.0, 1.0))
     tail = (1.0 - level) / 2.0
     wanted = (1.0 - tail, 0.5, tail)
-    found, share = along(gap)
+    forward, share = along(gap)
     if share > 0.99:
-        return found
-    # A model as sure as can be may be wrong in one direction only: the other is tried too.
-    other, other_share = along(-gap)
-    best = found if share >= other_share else other
-    return Interval(best.low, max(found.high, other.high), best.estimate)
+        return forward
+    # Confidences near 1 can be wrong in one direction only, so the opposite path is tried too.
+    backward, backward_share = along(-gap)
+    best = forward if share >= backward_share else backward
+    return Interval(best.low, max(forward.high, backward.high), best.estimate)
 
 
 def chance_level(
@@ -112,7 +117,15 @@ def chance_level(
     resamples: int = 1000,
     seed: int = 0,
 ) -> float:
-    """The plug-in value a perfectly calibrated model of these confidences reaches by chance."""
+    """Return the plug-in value that a calibrated model with these confidences has by chance.
+
+    Args:
+        totals: (..., 3): rows, sum of confidence and sum of correctness of each cell.
+        statistic: The error; maps (R, ..., 3) to (R,).
+        quantile: The quantile of the simulated values to return.
+        resamples: The number of simulated sets.
+        seed: The seed of the simulation.
+    """
     cells = totals.detach().cpu().double().numpy()
     mean = _ratio(cells[..., 1], cells[..., 0])
     drawn = _Simulator(cells[..., 0], mean, statistic, resamples, seed)(mean)
@@ -124,11 +137,11 @@ def _ratio(total: Floats, count: Floats) -> Floats:
 
 
 def _gap(count: Floats, mean: Floats, rate: Floats) -> Floats:
-    """A smooth estimate of P(right) − confidence in each cell: the direction of the path.
+    """Estimate P(right) − confidence in each cell smoothly: the direction of the path.
 
-    It is a logistic recalibration of the cells, two parameters, plus what each cell
-    deviates from it, shrunk by how much of that deviation noise explains: judged over all
-    bins, or, where every class has its bins, over the classes of each bin.
+    The estimate is a logistic recalibration of the cells (two parameters) plus each cell's
+    deviation from it, shrunk by the share of that deviation that noise explains. The share is
+    estimated over all bins, or, if every class has bins of its own, over the classes of a bin.
     """
     full = count > 0
     smooth = np.zeros_like(mean)
@@ -162,18 +175,18 @@ def _logistic(count: Floats, mean: Floats, rate: Floats) -> Floats:
 
 
 class _Simulator:
-    """Draws plug-in values at any point of the path, all from the same numbers of rows."""
+    """Draw plug-in values at any point of the path, always with the same row counts."""
 
     def __init__(
         self, count: Floats, mean: Floats, statistic: Statistic, resamples: int, seed: int
     ) -> None:
         self.generator = np.random.default_rng(seed)
         self.statistic = statistic
-        if count.ndim == 1:  # one set of bins: their sizes vary too
+        if count.ndim == 1:  # with one set of bins, the bin sizes vary too
             total = round(float(count.sum()))
             rows = self.generator.multinomial(total, count / count.sum(), size=resamples)
         else:
-            # Cells cut through a tie hold fractions of a row: rounded.
+            # A cell that cuts through a tie holds a fraction of a row, which is rounded.
             whole = np.rint(count).astype(np.int64)
             rows = np.broadcast_to(whole, (resamples, *count.shape))
         self.rows = rows
@@ -182,9 +195,9 @@ class _Simulator:
         self.totals[..., 1] = rows * mean
 
     def __call__(self, chance: Floats) -> Floats:
-        """Plug-in values of data whose cells are right with these chances."""
+        """Draw plug-in values of data whose cells are right with these chances."""
         spread = chance * (1 - chance)
-        # The normal limit is ten times faster to draw, and close enough from here on.
+        # Above a variance of 25 the normal limit is close, and ten times faster to draw.
         large = self.rows.mean(axis=0) * spread > 25
         right = self.totals[..., 2]
         rows = self.totals[..., 0][:, large]
@@ -197,7 +210,7 @@ class _Simulator:
 
 
 def _solve(expected: Callable[[float], float], error: float) -> float:
-    """The τ whose true error is a given one, or the last that probabilities allow."""
+    """Return the τ whose true error is ``error``, or the last that probabilities allow."""
     low, high = 0.0, 1.0
     for _ in range(20):
         if expected(high) >= error:
@@ -210,7 +223,7 @@ def _solve(expected: Callable[[float], float], error: float) -> float:
 
 
 def _cross(value: float, marks: Floats, errors: Floats, side: Literal["left", "right"]) -> float:
-    """The true error whose mark equals a value: the first such, or the last."""
+    """Return the true error whose mark equals ``value``, the first or the last such."""
     upper = int(np.searchsorted(marks, value, side=side))
     if upper in (0, len(marks)):
         return float(errors[min(upper, len(marks) - 1)])

@@ -1,4 +1,4 @@
-"""What an evaluation found: figures, tables and a verdict."""
+"""`Evaluation`, the result of `evaluate`: figures, tables, groups and a verdict."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.functional.errors import InputError
-from calibrant.functional.proportions import wilson
+from calibrant.core.errors import InputError
+from calibrant.evaluation.groups.value import Groups
+from calibrant.evaluation.verdict import Verdict
+from calibrant.functional.statistics import wilson
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from calibrant.evaluation.groups import Groups
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number, with a 95% interval for its true value where one was asked for.
+    """One number, with an interval of its true value unless intervals were left out.
 
-    ``corrected`` is the value less its known upward bias, for calibration errors.
+    ``corrected`` is a calibration error's value less its known upward bias.
     """
 
     name: str
@@ -40,22 +40,8 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Can these probabilities be believed? In words, and the numbers behind the words."""
-
-    direction: str  # "overconfident", "underconfident" or "neither"
-    headline: str
-    sentences: tuple[str, ...]
-    gap: float  # mean confidence − accuracy
-    gap_low: float
-    gap_high: float
-    p_value: float  # of the hypothesis that the top label is calibrated
-    chance_ece: float  # the ECE a calibrated model reaches by chance, 95% quantile
-
-
-@dataclass(frozen=True)
 class Tallies:
-    """The sums the tables are made from."""
+    """The sums behind the tables."""
 
     bins: Floats  # (M, 3): rows, confidence, correctness, equal width
     mass_bins: Floats  # (M, 3): the same, equal mass
@@ -81,8 +67,8 @@ class Evaluation:
     settings: dict[str, Any]
     tallies: Tallies = field(repr=False)
     verdict: Verdict | None = None
-    groups: Groups | None = None  # where the groups of the rows were given
-    warnings: tuple[str, ...] = ()  # what is suspect about the predictions
+    groups: Groups | None = None  # None if evaluate was given no groups
+    warnings: tuple[str, ...] = ()  # doubts about the predictions and the groups
 
     def __getitem__(self, name: str) -> Figure:
         if name not in self.figures:
@@ -91,7 +77,7 @@ class Evaluation:
 
     @cached_property
     def bins(self) -> pd.DataFrame:
-        """The reliability diagram in equal-width bins, with intervals and a band."""
+        """The reliability diagram in bins of equal width, with intervals and a band."""
         count = len(self.tallies.bins)
         return _bin_table(self.tallies.bins, np.arange(count + 1) / count, self.level)
 
@@ -109,7 +95,7 @@ class Evaluation:
 
     @cached_property
     def classes(self) -> pd.DataFrame:
-        """One row a class: how often it is true, predicted and expected, and its errors."""
+        """A row for each class: how often it is true, predicted and expected, and its errors."""
         import pandas as pd
 
         cells = self.tallies.class_bins
@@ -136,7 +122,7 @@ class Evaluation:
 
     @cached_property
     def risk_coverage(self) -> pd.DataFrame:
-        """Error rate of the most confident rows, by the share accepted."""
+        """The error rate of the most confident rows, by the share accepted."""
         import pandas as pd
 
         return pd.DataFrame(self.tallies.coverage, columns=["coverage", "risk", "threshold"])
@@ -147,19 +133,13 @@ class Evaluation:
         return float(self.settings["confidence_level"])
 
     def to_frame(self) -> pd.DataFrame:
-        """The figures as a table, one row each."""
+        """Return the figures as a table, a row for each."""
         import pandas as pd
 
         return pd.DataFrame([asdict(figure) for figure in self.figures.values()]).set_index("name")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values that JSON can hold; what is undefined is None."""
-        tables = {
-            "bins": self.bins.to_dict("records"),
-            "mass_bins": self.mass_bins.to_dict("records"),
-            "classes": self.classes.to_dict("records"),
-            "risk_coverage": self.risk_coverage.to_dict("list"),
-        }
+        """Return everything as plain values that JSON can hold; undefined values are None."""
         everything = {
             "name": self.name,
             "num_rows": self.num_rows,
@@ -171,27 +151,30 @@ class Evaluation:
             "verdict": None if self.verdict is None else asdict(self.verdict),
             "groups": None if self.groups is None else self.groups.to_dict(),
             "figures": {name: asdict(figure) for name, figure in self.figures.items()},
-            **tables,
+            "bins": self.bins.to_dict("records"),
+            "mass_bins": self.mass_bins.to_dict("records"),
+            "classes": self.classes.to_dict("records"),
+            "risk_coverage": self.risk_coverage.to_dict("list"),
             "settings": self.settings,
         }
-        cleaned: dict[str, Any] = plain(everything)
-        return cleaned
+        plain: dict[str, Any] = make_plain(everything)
+        return plain
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """The same as JSON text; infinite values are the strings "inf" and "-inf"."""
+        """Return `to_dict` as JSON text; infinite values are the strings "inf" and "-inf"."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def renamed(self, name: str) -> Evaluation:
-        """The same evaluation under another name."""
+        """Return the same evaluation under another name."""
         return replace(self, name=name)
 
 
-def plain(value: Any) -> Any:
-    """Values that JSON can hold: NaN is None, infinities are strings."""
+def make_plain(value: Any) -> Any:
+    """Convert to values that JSON can hold: NaN becomes None, infinities become strings."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): make_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [make_plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -200,7 +183,7 @@ def plain(value: Any) -> Any:
 
 
 def _bin_table(cells: Floats, edges: Floats, level: float) -> pd.DataFrame:
-    """Bins with the interval of each accuracy and the band a calibrated model stays in."""
+    """Return the bins with each accuracy's interval and the band of a calibrated model."""
     import pandas as pd
     from scipy.stats import binom
 

@@ -1,28 +1,49 @@
-"""From numbers to words."""
+"""The verdict of an evaluation: a test of calibration, and its outcome in words."""
 
 from __future__ import annotations
 
-from calibrant.evaluation.value import Verdict
+from dataclasses import dataclass
 
-_SMALL_SAMPLE = 500
-_COULD_HIDE = 0.1
+import numpy as np
+import torch
+
+from calibrant.metrics.rank_state import RankState
+from calibrant.metrics.toplabel import binned_error, ks_of_cells
+
+_CELLS = 480  # enough that rows of a cell are nearly equally confident
+_BINS = 15  # of the test
+_SMALL_SAMPLE = 500  # rows
+_LARGE_ERROR = 0.1  # an error that too little data cannot rule out
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the probabilities can be believed, in words, and the numbers behind the words."""
+
+    direction: str  # "overconfident", "underconfident" or "neither"
+    headline: str
+    sentences: tuple[str, ...]
+    gap: float  # mean confidence − accuracy
+    gap_low: float
+    gap_high: float
+    p_value: float  # of the hypothesis that the top label is calibrated
+    chance_ece: float  # 95% quantile of the ECE that a calibrated model has by chance
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A share as a percentage, with more digits where it is small."""
+    """Format a share as a percentage, with more digits if it is small."""
     if 0 < abs(value) < 0.001:
         digits = max(digits, 2)
     return f"{100 * value:.{digits}f}%"
 
 
-def rows(number: int) -> str:
-    """A number of rows."""
+def format_rows(number: int) -> str:
+    """Format a number of rows."""
     return "1 row" if number == 1 else f"{number:,} rows"
 
 
-def chance_words(p_value: float) -> str:
-    """A p-value as a sentence's end."""
-    # No-break spaces keep it on one line.
+def format_p_value(p_value: float) -> str:
+    """Format a p-value with no-break spaces, which keep it on one line."""
     return "p\u00a0<\u00a00.001" if p_value <= 0.001 else f"p\u00a0=\u00a0{p_value:.3f}"
 
 
@@ -40,7 +61,7 @@ def conclude(
     chance_ece: float,
     level: float,
 ) -> Verdict:
-    """Say whether confidence can be believed, by how much it is off, and how sure that is."""
+    """Say whether confidence can be believed, how far it is off, and how certain that is."""
     sure = p_value < 1 - level
     confidence = accuracy + gap
     if sure and gap_low > 0:
@@ -51,13 +72,13 @@ def conclude(
         direction = "neither"
     return Verdict(
         direction=direction,
-        headline=_headline(
+        headline=_write_headline(
             direction, sure, gap, confidence, accuracy, ece_high, leans=gap_low * gap_high > 0
         ),
         sentences=(
-            _how_much(gap, gap_low, gap_high, ece_low, ece_high, level),
-            _how_sure(sure, p_value, num_rows),
-            _what_size_shows(num_rows, chance_ece, ece, ece_high),
+            _describe_size(gap, gap_low, gap_high, ece_low, ece_high, level),
+            _describe_certainty(sure, p_value, num_rows),
+            _describe_sample(num_rows, chance_ece, ece, ece_high),
         ),
         gap=gap,
         gap_low=gap_low,
@@ -67,7 +88,7 @@ def conclude(
     )
 
 
-def _headline(
+def _write_headline(
     direction: str,
     sure: bool,
     gap: float,
@@ -83,14 +104,14 @@ def _headline(
                 "Neither over- nor underconfident on average, but confidence and accuracy "
                 "part ways in places."
             )
-        if leans and not sure:
+        if leans:
             more = "more" if gap > 0 else "less"
             return (
                 f"Not settled: on average it is {percent(confidence)} sure and right "
                 f"{percent(accuracy)} of the time, {more} sure than chance explains, but bin by "
                 "bin chance could explain what is seen."
             )
-        if high >= _COULD_HIDE:
+        if high >= _LARGE_ERROR:
             return (
                 "Too little data to tell: no miscalibration was found, but an error of up to "
                 f"{percent(high)} could hide in it."
@@ -103,7 +124,7 @@ def _headline(
     )
 
 
-def _how_much(
+def _describe_size(
     gap: float,
     gap_low: float,
     gap_high: float,
@@ -111,7 +132,7 @@ def _how_much(
     high: float,
     level: float,
 ) -> str:
-    # The interval is of what the words say: by how much it exceeds, or falls short.
+    # The interval belongs to the words: how far confidence exceeds accuracy, or falls short.
     side, near, far = (
         ("exceeds", gap_low, gap_high) if gap >= 0 else ("falls short of", -gap_high, -gap_low)
     )
@@ -122,22 +143,22 @@ def _how_much(
     )
 
 
-def _how_sure(sure: bool, p_value: float, num_rows: int) -> str:
+def _describe_certainty(sure: bool, p_value: float, num_rows: int) -> str:
     if sure:
         return (
-            f"Were it perfectly calibrated, {rows(num_rows)} would hardly look like this "
-            f"({chance_words(p_value)})."
+            f"Were it perfectly calibrated, {format_rows(num_rows)} would hardly look like this "
+            f"({format_p_value(p_value)})."
         )
     return (
-        f"A perfectly calibrated classifier could well look like this ({chance_words(p_value)}); "
+        f"A perfectly calibrated classifier could well look like this ({format_p_value(p_value)}); "
         "that is absence of evidence, and not proof of calibration."
     )
 
 
-def _what_size_shows(num_rows: int, chance_ece: float, value: float, high: float) -> str:
+def _describe_sample(num_rows: int, chance_ece: float, value: float, high: float) -> str:
     text = (
-        f"With {rows(num_rows)}, a perfectly calibrated classifier of these confidences would "
-        f"show an ECE of up to {percent(chance_ece)} by chance alone; this one shows "
+        f"With {format_rows(num_rows)}, a perfectly calibrated classifier of these confidences "
+        f"would show an ECE of up to {percent(chance_ece)} by chance alone; this one shows "
         f"{percent(value)}."
     )
     if num_rows < _SMALL_SAMPLE:
@@ -146,3 +167,44 @@ def _what_size_shows(num_rows: int, chance_ece: float, value: float, high: float
             f"{percent(high)}: collect more before relying on this."
         )
     return text
+
+
+def calibration_test(state: RankState, *, resamples: int = 1000, seed: int = 0) -> float:
+    """Return the p-value of "a prediction of confidence c is right with chance c".
+
+    Under the hypothesis the correctness of every row is a coin of known bias, so its null
+    distribution can be drawn exactly (consistency resampling). Two statistics are compared with
+    their null values: the KS error, which sees over- and underconfidence overall, and the
+    squared error of 15 equal-mass bins, which sees it locally. The smaller of the two p-values
+    is itself compared with its null distribution, so that two statistics raise no more false
+    alarms than one.
+
+    Args:
+        state: Confidence and correctness of all rows.
+        resamples: The number of sets drawn under the hypothesis.
+        seed: The seed of the draws.
+    """
+    cells = state.mass_totals(_CELLS).cpu().double()
+    count = cells[:, 0].round().long().numpy()
+    chance = np.clip((cells[:, 1] / cells[:, 0]).numpy(), 0.0, 1.0)
+    generator = np.random.default_rng(seed)
+    drawn = generator.binomial(count, chance, size=(resamples, len(count)))
+    null = cells.expand(resamples, -1, -1).clone()
+    null[..., 2] = torch.from_numpy(drawn)
+    sets = torch.cat((cells.unsqueeze(0), null))  # the observed set first
+    values = torch.stack((ks_of_cells(sets), binned_error(_merge_cells(sets), 2.0)), dim=1)
+    # For every set and both statistics: how many sets are at least as extreme.
+    ordered = values.sort(dim=0).values
+    below = torch.searchsorted(
+        ordered.t().contiguous(), values.t().contiguous() - 1e-12, right=False
+    )
+    smallest = (len(sets) - below).double().amin(0)
+    return float((smallest <= smallest[0]).double().mean())
+
+
+def _merge_cells(cells: torch.Tensor) -> torch.Tensor:
+    """Merge neighbouring cells into at most 15 bins."""
+    number = cells.shape[-2]
+    home = torch.arange(number) * min(_BINS, number) // number
+    total = cells.new_zeros(*cells.shape[:-2], min(_BINS, number), 3)
+    return total.index_add_(-2, home, cells)

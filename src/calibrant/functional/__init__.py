@@ -1,4 +1,4 @@
-"""Pure tensor primitives shared by more than one room; imports nothing of ours.
+"""Tensor primitives that more than one room uses.
 
 >>> import torch
 >>> from calibrant import functional
@@ -6,17 +6,8 @@
 [2.0, 1.0, 3.0]
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from calibrant.functional.soft_ranks import hard_rank, soft_rank
+# Importing the package `soft_rank` binds its name here to that package, once. This import
+# comes after it and binds the name to the function, so that no later import can undo it.
+from calibrant.functional.soft_rank.ranks import hard_rank, soft_rank
 
 __all__ = ["hard_rank", "soft_rank"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from calibrant.functional import soft_ranks
-
-        return getattr(soft_ranks, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

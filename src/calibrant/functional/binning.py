@@ -1,4 +1,4 @@
-"""Hard binning: which bin a confidence falls in, and sums over bins.
+"""Hard binning: the bin of a confidence, and sums over bins.
 
 Bins are right-closed, (a, b]; the first also holds 0 and the last holds 1.
 """
@@ -9,46 +9,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 
 
 def check_bins(num_bins: int) -> int:
-    """A whole number of bins, at least one."""
+    """Return the number of bins as an integer, or raise if it is not whole and at least 1."""
     if int(num_bins) != num_bins or num_bins < 1:
         raise InputError(f"num_bins must be a whole number of at least 1, found {num_bins!r}")
     return int(num_bins)
 
 
 def edges(num_bins: int) -> Tensor:
-    """The num_bins + 1 edges of equal-width bins on [0, 1], float64."""
+    """Return the num_bins + 1 edges of equal-width bins on [0, 1], float64."""
     return torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
 
 
 def bin_index(values: Tensor, num_bins: int) -> Tensor:
-    """The equal-width bin of each value, as if compared in float64 with the exact edges."""
+    """Return the equal-width bin of each value, as if compared in float64 with the exact edges."""
     scaled = values.double() * num_bins
     index = scaled.ceil().long().sub_(1).clamp_(0, num_bins - 1)
-    # The product may round across an edge: what lies that close is compared with the edges.
+    # The product may round across an edge: values that close are compared with the edges.
     close = ((scaled - scaled.round()).abs_() < 1e-9 * num_bins) & (scaled < num_bins - 0.5)
-    some = close.nonzero().squeeze(1)
-    if some.numel():
+    near = close.nonzero().squeeze(1)
+    if near.numel():
         inner = edges(num_bins)[1:-1].to(values.device)
-        index[some] = torch.bucketize(values[some].double(), inner, right=False)
+        index[near] = torch.bucketize(values[near].double(), inner, right=False)
     return index
 
 
 def bin_sums(index: Tensor, size: int, weights: Tensor | None = None) -> Tensor:
-    """Σ weights (or the count) of each index 0..size−1, in float64."""
+    """Sum the weights, or count the values, of each index 0..size−1, in float64."""
     if index.device.type == "cpu":
         return torch.bincount(index, weights=weights, minlength=size).double()
-    # On an accelerator index_add has a deterministic form where one is asked for.
+    # On an accelerator index_add has a deterministic form, if PyTorch is set to use it.
     values = torch.ones_like(index, dtype=torch.float64) if weights is None else weights
     total = torch.zeros(size, dtype=torch.float64, device=index.device)
     return total.index_add_(0, index, values)
 
 
 def nonzero_above(values: Tensor, threshold: float) -> Tensor:
-    """Flat positions of the values strictly above a float64 threshold."""
+    """Return the flat positions of the values strictly above a float64 threshold."""
     bound = threshold
     if values.dtype == torch.float32:
         # The largest float32 not above the threshold, so that rounding moves no value.
@@ -61,5 +61,5 @@ def nonzero_above(values: Tensor, threshold: float) -> Tensor:
 
 
 def mass_bounds(num_rows: int, num_bins: int) -> Tensor:
-    """Positions floor(jN/M), j = 0..M, at which sorted rows are cut into bins of equal mass."""
+    """Return the positions floor(jN/M), j = 0..M, that cut sorted rows into bins of equal mass."""
     return torch.arange(num_bins + 1, dtype=torch.int64) * num_rows // num_bins

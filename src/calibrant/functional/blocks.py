@@ -1,27 +1,23 @@
 """One pass over predictions in row blocks, shared by every metric.
 
-A block holds the softmax of a few thousand rows and, computed when first asked for, the
-per-row quantities metrics are made of. Blocks are small enough to stay in the processor's
-cache, so a metric costs little more than reading the logits once, and no second array of
-the size of the input is ever made.
+A block holds the softmax of a few thousand rows and, computed when first used, the per-row
+quantities that metrics need. Blocks are small enough to stay in the processor's cache, so a
+metric costs little more than reading the logits once, and no second array of the size of the
+input is ever made.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.functional.checks import check_block, check_shapes
-from calibrant.functional.errors import InputError, first
-
-Array: TypeAlias = "Tensor | NDArray[np.generic]"
+from calibrant.core.errors import InputError, first
+from calibrant.functional.arrays import Array, row_slices, to_tensor
 
 # Elements a block holds: one or two float32 buffers of this size stay in the cache.
 _CPU_ELEMENTS = 1 << 18
@@ -29,7 +25,7 @@ _CPU_ELEMENTS_WIDE = 1 << 20
 _DEVICE_ELEMENTS = 1 << 24
 # Below this many classes a block is transposed: reducing across rows is then vectorised.
 _NARROW = 48
-_LOOKED_AT = 64  # rows, to tell probabilities given as logits
+_SAMPLED = 64  # rows to check for probabilities given as logits
 
 
 class Block:
@@ -63,16 +59,16 @@ class Block:
 
     @property
     def num_rows(self) -> int:
-        """How many rows the block holds."""
+        """The number of rows in the block."""
         return self.scores.shape[1 - self.class_dim]
 
     @property
     def num_classes(self) -> int:
-        """How many classes the rows have."""
+        """The number of classes."""
         return self.scores.shape[self.class_dim]
 
     def take(self, values: Tensor, index: Tensor) -> Tensor:
-        """``values[n, index[n]]`` of each row n, whatever the layout."""
+        """Return ``values[n, index[n]]`` of each row n, whatever the layout."""
         return values.gather(self.class_dim, index.unsqueeze(self.class_dim)).squeeze(
             self.class_dim
         )
@@ -106,7 +102,7 @@ class Block:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """ŷ, the first of the largest scores; an argmax is taken of the wrong rows alone."""
+        """ŷ, the first of the largest scores; only wrong rows need an argmax."""
         if self._target is None:
             return self._argmax(None)
         predicted = self.target.clone()
@@ -120,8 +116,8 @@ class Block:
         """a = 1[ŷ = y].
 
         Comparing the true score with the largest is several times cheaper than an argmax.
-        The two differ only where the largest is tied, which needs c <= 1/2: those rows
-        alone are looked at again.
+        The two differ only where the largest is tied, which needs c <= 1/2: only those rows are
+        checked again.
         """
         hit = self.true_score == self.top_score
         unsure = (hit & (self.confidence < 0.51)).nonzero().squeeze(1)
@@ -142,11 +138,11 @@ class Block:
         """−ln p_y in float64; from logits finite whatever underflows, else inf at p_y = 0."""
         if not self.from_logits:
             return -self.true_prob.double().log()
-        if self._nll_only:  # cheaper where nothing else is asked for
+        if self._nll_only:  # cheaper if nothing else is needed
             logs = torch.log_softmax(self.scores, self.class_dim, out=self._buffer)
-            found = -self.take(logs, self.target).double()
-            if bool(torch.isfinite(found.sum())):
-                return found
+            nll = -self.take(logs, self.target).double()
+            if bool(torch.isfinite(nll.sum())):
+                return nll
         gap = self.top_score.double() - self.true_score.double()  # float32 could overflow
         return gap - self.confidence.double().log()
 
@@ -178,41 +174,17 @@ class Block:
         return self.top_score.double() - self.confidence.double().log()
 
 
-def to_tensor(values: Array) -> Tensor:
-    """Torch as it is, NumPy as a view of the same memory."""
-    if isinstance(values, Tensor):
-        return values.detach()
-    array = np.asarray(values)
-    if array.dtype == object or array.dtype.kind not in "fiub":
-        raise InputError(
-            f"expected an array of numbers, found dtype {array.dtype}; convert it first, "
-            "for example with .astype('float32')"
-        )
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype in (np.uint16, np.uint32, np.uint64):
-        array = array.astype(np.int64)
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        array = array.copy()
-    with warnings.catch_warnings():
-        # A read-only array (a memory map) is never written to here.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)
-
-
 def warn_of_probabilities(scores: Array, *, stacklevel: int) -> None:
-    """A warning where some rows given as logits are probabilities, by the look of them."""
+    """Warn if rows given as logits look like probabilities."""
     if isinstance(scores, Tensor) and scores.device.type != "cpu":
-        return  # a look would wait for the device
+        return  # reading values would wait for the device
     if getattr(scores, "ndim", 0) != 2 or not len(scores) >= 2 or scores.shape[1] < 2:
         return
-    some = to_tensor(scores[:: max(1, len(scores) // _LOOKED_AT)]).double()
-    if bool(((some >= 0).all(1) & ((some.sum(1) - 1).abs() < 1e-3)).all()):
+    sample = to_tensor(scores[:: max(1, len(scores) // _SAMPLED)]).double()
+    if bool(((sample >= 0).all(1) & ((sample.sum(1) - 1).abs() < 1e-3)).all()):
         warnings.warn(
-            "rows of these logits lie in [0, 1] and sum to one: if they are probabilities, say so "
-            "with from_logits=False",
+            "rows of these logits lie in [0, 1] and sum to one: if they are probabilities, set "
+            "from_logits=False",
             stacklevel=stacklevel + 1,
         )
 
@@ -227,24 +199,30 @@ def blocks(
     nll_only: bool = False,
     validate: bool = True,
 ) -> Iterator[Block]:
-    """Draw (N,K), (N,) or (N,K,...) predictions block by block.
+    """Yield (N,K), (N,) or (N,K,...) predictions block by block.
 
-    ``num_labels`` bounds the labels where they are not classes (2 for in- and
-    out-of-distribution). Rows whose label is ``ignore_index`` are left out. ``nll_only``
-    promises that nothing but the negative log-likelihood will be asked for.
+    Args:
+        preds: Scores; (N,) are binary ones.
+        target: Class indices, (N,...), or None.
+        from_logits: Whether the scores are logits; if not, they are probabilities.
+        ignore_index: Leave out rows with this label.
+        num_labels: The number of labels if they are not classes (2 for in- and
+            out-of-distribution).
+        nll_only: Promise to use nothing but the negative log-likelihood.
+        validate: Check the values of scores and labels.
     """
     scores = to_tensor(preds)
     labels = None if target is None else to_tensor(target)
-    check_shapes(scores, labels)
+    _check_shapes(scores, labels)
     if labels is not None and labels.device != scores.device:
         labels = labels.to(scores.device)
     dtype = torch.float32 if scores.dtype.itemsize < 4 else scores.dtype
     start = 0
     buffers: dict[str, Tensor] = {}
     for raw, block_labels, class_dim in _pieces(scores, labels):
-        if raw.device.type == "mps":  # no float64 there: the sums are kept on the CPU
+        if raw.device.type == "mps":  # no float64 there: sum on the CPU
             raw, block_labels = raw.cpu(), None if block_labels is None else block_labels.cpu()
-        if class_dim == -1:  # one binary score a row: the other class has logit 0
+        if class_dim == -1:  # one binary score per row: the other class has logit 0
             raw = raw.to(dtype)  # before 1 − p, which half precision would round
             raw = torch.stack((torch.zeros_like(raw) if from_logits else 1 - raw, raw))
             class_dim = 0
@@ -265,7 +243,7 @@ def blocks(
             x = _buffer(buffers, "scores", (x.shape[1], x.shape[0]), x).copy_(x.t())
             class_dim = 0
         if validate:
-            check_block(
+            _check_block(
                 x,
                 index,
                 class_dim,
@@ -295,24 +273,98 @@ def _buffer(buffers: dict[str, Tensor], name: str, shape: tuple[int, ...], like:
 
 
 def _pieces(scores: Tensor, labels: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-    """Cut predictions into pieces of two dimensions, and say which one is the classes."""
-    on_cpu = scores.device.type == "cpu"
-    if scores.ndim == 1:
-        step = _CPU_ELEMENTS // 2 if on_cpu else _DEVICE_ELEMENTS // 2
-        for i in range(0, scores.shape[0], step):
-            yield scores[i : i + step], None if labels is None else labels[i : i + step], -1
-        return
-    classes = scores.shape[1]
+    """Cut predictions into pieces of two dimensions; yield each with the one of its classes."""
+    classes = scores.shape[1] if scores.ndim > 1 else 2
     elements = _CPU_ELEMENTS if classes < _NARROW else _CPU_ELEMENTS_WIDE
-    step = max(1, (elements if on_cpu else _DEVICE_ELEMENTS) // classes)
-    if scores.ndim == 2:
-        for i in range(0, scores.shape[0], step):
-            yield scores[i : i + step], None if labels is None else labels[i : i + step], 1
+    elements = elements if scores.device.type == "cpu" else _DEVICE_ELEMENTS
+    if scores.ndim <= 2:
+        class_dim = 1 if scores.ndim == 2 else -1
+        for rows in row_slices((scores.shape[0], classes), elements):
+            yield scores[rows], None if labels is None else labels[rows], class_dim
         return
-    pixels = scores[0, 0].numel()
-    images = max(1, step // pixels)
-    for i in range(0, scores.shape[0], images):
-        some = scores[i : i + images].movedim(1, 0).reshape(classes, -1)
-        theirs = None if labels is None else labels[i : i + images].reshape(-1)
-        for j in range(0, some.shape[1], max(step, 1)):
-            yield some[:, j : j + step], None if theirs is None else theirs[j : j + step], 0
+    for images in row_slices(scores.shape, elements):
+        table = scores[images].movedim(1, 0).reshape(classes, -1)
+        flat = None if labels is None else labels[images].reshape(-1)
+        for pixels in row_slices((table.shape[1], classes), elements):
+            yield table[:, pixels], None if flat is None else flat[pixels], 0
+
+
+def _check_shapes(preds: Tensor, target: Tensor | None) -> None:
+    """Raise an error that says what is wrong with the shapes or dtypes of scores and labels."""
+    if not preds.is_floating_point():
+        raise InputError(
+            f"scores must be floating point, found {preds.dtype}; "
+            "if these are predicted classes, metrics of confidence cannot be computed from them"
+        )
+    if preds.ndim == 0:
+        raise InputError("scores must have at least one dimension, found a single number")
+    if preds.shape[0] == 0 or preds.numel() == 0:
+        raise InputError(f"no rows: scores have shape {tuple(preds.shape)}")
+    if preds.ndim >= 2 and preds.shape[1] < 2:
+        raise InputError(
+            f"scores of shape {tuple(preds.shape)} have {preds.shape[1]} class; for a binary "
+            "score give shape (N,), for two classes (N, 2)"
+        )
+    if target is None:
+        return
+    if target.is_floating_point() or target.is_complex():
+        raise InputError(
+            f"labels must be integers, found {target.dtype}; convert with .long() or "
+            ".astype('int64')"
+        )
+    wanted = (preds.shape[0], *preds.shape[2:])
+    if tuple(target.shape) != wanted:
+        hint = ""
+        if tuple(target.shape) == tuple(preds.shape) and preds.ndim == 2:
+            hint = "; one-hot labels: give labels.argmax(1), multilabel is out of scope"
+        raise InputError(
+            f"scores of shape {tuple(preds.shape)} need labels of shape {wanted}, "
+            f"found {tuple(target.shape)}{hint}"
+        )
+
+
+def _check_block(
+    x: Tensor,
+    index: Tensor | None,
+    class_dim: int,
+    *,
+    from_logits: bool,
+    bound: int,
+    locate: Callable[[Tensor], str],
+    tolerance: float,
+) -> None:
+    """Raise an error that says what is wrong with a block; ``locate`` names rows of the whole."""
+    low, high = (float(v) for v in torch.aminmax(x))
+    kind = "logits" if from_logits else "probabilities"
+    if not (np.isfinite(low) and np.isfinite(high)):
+        bad = (~torch.isfinite(x)).any(class_dim).nonzero().squeeze(1)
+        hint = (
+            "; -inf is the log of probability 0: give probabilities instead, or floor it"
+            if from_logits and low == -np.inf and high < np.inf
+            else ""
+        )
+        raise InputError(f"{kind} hold NaN or infinity, first in rows {locate(bad)}{hint}")
+    if not from_logits:
+        if low < -1e-6 or high > 1 + tolerance:
+            bad = ((x < -1e-6) | (x > 1 + tolerance)).any(class_dim).nonzero().squeeze(1)
+            raise InputError(
+                f"probabilities must lie in [0, 1], found {low:.4g} to {high:.4g}, first in "
+                f"rows {locate(bad)}; are these logits?"
+            )
+        total = x.sum(class_dim)
+        worst = (total - 1.0).abs().argmax()
+        if abs(float(total[worst]) - 1.0) > tolerance:
+            raise InputError(
+                f"probabilities must sum to one in each row; row {locate(worst.view(1))} sums "
+                f"to {float(total[worst]):.4g}. Divide each row by its sum, or give logits"
+            )
+    if index is not None:
+        bottom, top = (int(v) for v in torch.aminmax(index))
+        if bottom < 0 or top >= bound:
+            bad = ((index < 0) | (index >= bound)).nonzero().squeeze(1)
+            wrong = first(sorted(set(index[bad].tolist())))
+            raise InputError(
+                f"labels must lie in 0..{bound - 1}, found {wrong}, "
+                f"first in rows {locate(bad)}; if that marks rows to leave out, set "
+                "ignore_index"
+            )

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.errors import InputError, first
+from calibrant.core.errors import InputError, first
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Scores in ascending order and one value a row, summed up to each tie group's end.
+    """Scores in ascending order and one value per row, summed up to the end of each tie group.
 
     The sums may have leading dimensions: many resampled sets of the same groups at once,
-    each of the same number of rows. A resampled group may be empty.
+    each with the same number of rows. A resampled group may be empty.
     """
 
     score: Tensor  # (G,) the distinct scores, ascending, float64
@@ -30,11 +30,11 @@ class Ranked:
 
     @property
     def num_rows(self) -> int:
-        """N, ties counted."""
+        """The number of rows N, ties counted."""
         return int(self.bounds.reshape(-1)[-1])
 
     def up_to(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums of values and of scores over the first ``positions`` rows.
+        """Return the sums of values and of scores over the first ``positions`` rows.
 
         Inside a tie group both sums grow linearly: each row carries its group's mean.
         """
@@ -98,9 +98,9 @@ def _sort(score: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def _sort_packed(score: Tensor, flag: Tensor) -> tuple[Tensor, Tensor]:
     """Sort scores in [0, 2) with a bit each, an order of magnitude faster than an argsort.
 
-    The bits of non-negative floats order as the floats do, and below 2 the top two are
-    free: the score moves up by one bit, the flag takes the lowest, and whole numbers are
-    sorted by radix.
+    The bits of non-negative floats sort like the floats, and below 2 the top two bits are
+    free: the score moves up by one bit, the flag takes the lowest, and a radix sort orders
+    the integers.
     """
     whole = _WHOLE[score.dtype]
     positive = score.contiguous() + 0.0  # −0.0 becomes 0.0

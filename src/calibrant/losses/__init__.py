@@ -28,13 +28,11 @@ from calibrant.losses.mbls import MarginLabelSmoothing, mbls
 from calibrant.losses.mdca import MDCA, mdca
 from calibrant.losses.mmce import MMCE, WeightedMMCE, mmce, mmce_weighted
 from calibrant.losses.r_aurc import RegularizedAURC, r_aurc
-from calibrant.losses.registry import available, get, make, parse
+from calibrant.losses.registry import available, get, make, parse, register
 from calibrant.losses.sb_ece import SoftBinnedECE, sb_ece
 
 __all__ = [
     "ACLS",
-    "MDCA",
-    "MMCE",
     "AvUC",
     "AvUCGS",
     "Brier",
@@ -50,6 +48,8 @@ __all__ = [
     "KernelECE",
     "LabelSmoothing",
     "Loss",
+    "MDCA",
+    "MMCE",
     "MarginLabelSmoothing",
     "PairwiseConstraints",
     "PrimaryLoss",
@@ -84,6 +84,7 @@ __all__ = [
     "mmce_weighted",
     "parse",
     "r_aurc",
+    "register",
     "s_avuc",
     "sb_ece",
 ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import (
     IGNORED,
@@ -30,19 +30,25 @@ def avuc(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """AvUC of a batch of (N,K,...) logits (Krishnan & Tickoo 2020; soft-calibration eq. 13, 14).
+    """Compute AvUC of a batch (Krishnan & Tickoo 2020; soft-calibration eq. 13, 14).
 
-    ln(1 + (n_AU + n_IC)/(n_AC + n_IU)), a row being uncertain where h > κ and certain
-    elsewhere, and
+    ln(1 + (n_AU + n_IC)/(n_AC + n_IU)), where a row is uncertain if h > κ, else certain, and
 
     n_AU = Σ c·tanh h over right, uncertain rows; n_IC = Σ (1−c)(1−tanh h) over wrong, certain;
     n_AC = Σ c(1−tanh h) over right, certain rows; n_IU = Σ (1−c)·tanh h over wrong, uncertain.
 
-    ``threshold`` is κ in nats. The paper tunes it and prints no value: 0.5 is the entropy of
-    the probabilities .8 and .2, and below ln 2, so that it splits the rows of two classes too.
-    Of class probabilities, a row is right by the share its label gives the prediction. The
-    value is of the local batch, and finite: the denominator, as a mean over rows, is floored
-    at the precision of its numbers.
+    Of class probabilities, a row is right by the share its label gives the prediction. Under data
+    parallelism the value is that of the local batch. It is finite: the denominator, as a mean over
+    rows, is floored at the precision of its numbers.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        threshold: κ, an entropy in nats. Default: 0.5 (ours: soft-calibration tunes it and prints
+            no value; the entropy of .8 and .2, below ln 2, so that it splits two classes too).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     return _hard(input, target, threshold, ignore_index, reduction, stopped=False)
 
@@ -55,10 +61,19 @@ def avuc_gs(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """AvUC-GS: the value of `avuc`, no gradient through c (soft-calibration appendix F).
+    """Compute AvUC-GS: the value of `avuc`, with no gradient through c.
 
-    `avuc` rewards more confidence in wrong, certain rows and less in right, uncertain ones,
-    through the factors 1−c and c; with c held constant only tanh h moves.
+    soft-calibration, appendix F. `avuc` rewards more confidence in wrong, certain rows and less
+    in right, uncertain ones, through the factors 1−c and c; with c held constant only tanh h
+    moves.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        threshold: κ, an entropy in nats. Default: 0.5 (ours: as in `avuc`).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     return _hard(input, target, threshold, ignore_index, reduction, stopped=True)
 
@@ -72,16 +87,25 @@ def s_avuc(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """S-AvUC of a batch of (N,K,...) logits, soft-calibration eq. 15, 16.
+    """Compute S-AvUC of a batch, soft-calibration eq. 15, 16.
 
     ln(1 + (n′_AU + n′_IC)/(n′_AC + n′_IU)) with t = t_κ,T(h*) of `soft_uncertainty` and
 
     n′_AU = Σ t·tanh h and n′_AC = Σ (1−t)(1−tanh h) over right rows,
     n′_IU = Σ t·tanh h and n′_IC = Σ (1−t)(1−tanh h) over wrong ones.
 
-    t takes h* = h/ln K, tanh takes h in nats. ``threshold`` is κ and ``temperature`` T. The
-    paper tunes both and prints no value: at 0.5 and 1, the defaults, t is h* itself. For labels
-    that are class probabilities and for the floor under the fraction see `avuc`.
+    t takes h* = h/ln K, tanh takes h in nats. For class probabilities and the floor under the
+    fraction see `avuc`.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        threshold: κ, a share of ln K between 0 and 1. Default: 0.5 (ours: soft-calibration tunes
+            it and prints no value; with temperature 1, t is then h* itself).
+        temperature: T, how softly t passes κ. Default: 1.0 (ours: as for threshold).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     _check_soft(threshold, temperature)
     rows = rows_of(input, target, ignore_index)
@@ -96,15 +120,15 @@ def s_avuc(
         return _log_ratio(rows, bad.sum(), good.sum(), reduction)
     right = rows.top[1] == rows.labels
     bad, good = torch.where(right, vague, sharp), torch.where(right, sharp, vague)
-    return _log_ratio(rows, rows.kept(bad).sum(), rows.kept(good).sum(), reduction)
+    return _log_ratio(rows, rows.mask_ignored(bad).sum(), rows.mask_ignored(good).sum(), reduction)
 
 
 def soft_uncertainty(share: Tensor, threshold: float, temperature: float) -> Tensor:
-    """t_κ,T(h*) = logistic((1/T)·ln(h*(1−κ) / ((1−h*)κ))), from 0 at h* = 0 to 1 at h* = 1.
+    """Compute t_κ,T(h*) = logistic((1/T)·ln(h*(1−κ) / ((1−h*)κ))), from 0 at h* = 0 to 1 at h* = 1.
 
     κ is where t is 1/2 and T how softly it gets there: the step h* > κ as T → 0, the identity
-    at κ = 0.5 and T = 1. h* is kept away from 0 and 1 by the precision of its numbers, where
-    the derivative of the logarithm has no end.
+    at κ = 0.5 and T = 1. h* is kept away from 0 and 1, where the derivative of the logarithm is
+    infinite, by the precision of its numbers.
     """
     odds = torch.logit(share, eps=torch.finfo(share.dtype).eps)
     if threshold != 0.5:
@@ -126,9 +150,9 @@ def _hard(
     confidence = rows.top[0].exp()
     confidence = confidence.detach() if stopped else confidence
     certainty = negative_entropy(rows)
-    # −tanh h in uncertain rows, 1 − tanh h in certain ones: its sign says which it is. Times c
-    # in right rows and c − 1 in wrong ones, it is positive in the rows of AC and IU, negative
-    # in those of AU and IC, and as large as what the row adds to them.
+    # `moving` is −tanh h in uncertain rows and 1 − tanh h in certain ones. Times c in right rows
+    # and c − 1 in wrong ones, it is positive in the rows of AC and IU, negative in those of AU
+    # and IC, and its size is what the row adds to that sum.
     moving = torch.tanh(certainty) + (certainty >= -threshold)
     if rows.labels is None:
         right = pick(label_table(rows), rows.top[1])
@@ -137,24 +161,24 @@ def _hard(
         good = torch.lerp(torch.relu(as_wrong), torch.relu(as_right), right)
         return _log_ratio(rows, bad.sum(), good.sum(), reduction)
     wrong = rows.top[1] != rows.labels
-    signed = rows.kept(torch.add(confidence, wrong, alpha=-1) * moving)
+    signed = rows.mask_ignored(torch.add(confidence, wrong, alpha=-1) * moving)
     return _log_ratio(rows, torch.relu(-signed).sum(), torch.relu(signed).sum(), reduction)
 
 
 def _not_tanh(certainty: Tensor) -> Tensor:
-    """1 − tanh h of −h, without its cancellation."""
+    """Compute 1 − tanh h from −h, without its cancellation."""
     return 2.0 * torch.sigmoid(2.0 * certainty)
 
 
 def _log_ratio(rows: Rows, bad: Tensor, good: Tensor, reduction: str) -> Tensor:
-    """ln(1 + bad/good), of the sums AU + IC and AC + IU."""
+    """Compute ln(1 + bad/good), of the sums AU + IC and AC + IU."""
     under = torch.clamp_min(good, rows.number * torch.finfo(good.dtype).eps)
     return batch_value(torch.log1p(bad / under), rows, reduction)
 
 
 def _check_hard(threshold: float) -> None:
     if not threshold > 0:
-        raise InputError(f"threshold is an entropy in nats, above 0, found {threshold!r}")
+        raise InputError(f"threshold must be an entropy in nats, above 0, found {threshold!r}")
 
 
 def _check_soft(threshold: float, temperature: float) -> None:
@@ -166,7 +190,7 @@ def _check_soft(threshold: float, temperature: float) -> None:
 
 
 class AvUC(SecondaryLoss):
-    """See `avuc`."""
+    """AvUC. See `avuc` for the formula and the options."""
 
     name = "avuc"
 
@@ -176,22 +200,22 @@ class AvUC(SecondaryLoss):
         self.threshold = threshold
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return avuc(input, target, threshold=self.threshold, **self.options())
 
 
 class AvUCGS(AvUC):
-    """See `avuc_gs`."""
+    """AvUC-GS. See `avuc_gs` for the formula and the options."""
 
     name = "avuc_gs"
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return avuc_gs(input, target, threshold=self.threshold, **self.options())
 
 
 class SoftAvUC(SecondaryLoss):
-    """See `s_avuc`."""
+    """S-AvUC. See `s_avuc` for the formula and the options."""
 
     name = "s_avuc"
 
@@ -207,7 +231,7 @@ class SoftAvUC(SecondaryLoss):
         self.threshold, self.temperature = threshold, temperature
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return s_avuc(
             input,
             target,

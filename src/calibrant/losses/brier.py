@@ -16,22 +16,30 @@ def brier(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """Σ_k (p_k − 1[k=y])² of (N,K,...) logits (r-aurc eq. 24).
+    """Compute the Brier score, Σ_k (p_k − 1[k=y])².
 
-    It is the MSE primary loss of soft-calibration, which never defines it: the sum over the
-    classes, and not their mean, is ours. Class probabilities q take the place of 1[k=y], so
-    the loss is 0 at p = q. ``weight`` weighs a sample by its class.
+    soft-calibration trains with it as "MSE" and prints no equation; the sum over the classes,
+    and not their mean, is ours. Class probabilities q take the place of 1[k=y], so the loss is
+    0 at p = q.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        weight: One weight for each class, applied to the rows of that class.
+            Default: None (torch.nn.CrossEntropyLoss).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'none', 'mean' or 'sum'. Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     rows = rows_of(input, target, ignore_index)
-    values = rows.kept(less_labels(rows.log_probs.exp(), rows).square().sum(1))
+    values = rows.mask_ignored(less_labels(rows.log_probs.exp(), rows).square().sum(1))
     return reduce(weigh(values, rows, weight), rows, reduction, weight)
 
 
 class Brier(PrimaryLoss):
-    """See `brier`."""
+    """The Brier score. See `brier` for the formula and the options."""
 
     name = "brier"
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return brier(input, target, **self.options())

@@ -1,10 +1,10 @@
-"""What losses share: rows of logits and labels of any shape, and how they are reduced.
+"""What losses share: rows of logits and labels of any shape, and how their values are reduced.
 
 Dense (N,K,...) logits are viewed as (N,K,L), never copied: the classes are dimension 1 of
-every tensor here, and a number a row has the shape (N,) or (N,L). Nothing selects rows by a
+every tensor here, and a number per row has the shape (N,) or (N,L). Nothing selects rows by a
 mask or reads a value back, so that a loss compiles to one graph and never waits for the
-device; rows to be ignored are kept and weigh nothing. On a fast device a small batch costs what
-its operations cost to launch: what several losses need is computed when first asked for, once.
+device; ignored rows are kept and have weight 0. On a fast device a small batch costs what its
+operations cost to launch, so that what several losses need is computed once, when first used.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibrant.functional.errors import InputError, first
+from calibrant.core.errors import InputError, first
 
 IGNORED = -100  # torch.nn's default
 REDUCTIONS = ("none", "mean", "sum")
 
 
 class Rows:
-    """Logits and labels, in at least float32; what follows from them, once it is asked for."""
+    """A batch's logits and labels in at least float32, with quantities computed when first used.
+
+    Attributes:
+        logits: (N,K) or (N,K,L).
+        labels: Class indices, (N,) or (N,L); None if targets are class probabilities.
+        soft: Class probabilities, of the shape of the logits; None if targets are class indices.
+        ignore_index: The label of rows to leave out.
+        shape: (N,...), the caller's shape of one number per row.
+    """
 
     def __init__(
         self,
@@ -33,11 +41,8 @@ class Rows:
         ignore_index: int,
         shape: tuple[int, ...],
     ) -> None:
-        self.logits = logits  # (N,K) or (N,K,L)
-        self.shape = shape  # (N,...), of a number a row as the caller sees them
-        self.labels = labels  # (N,) or (N,L), as given; None where targets are soft
-        self.soft = soft  # class-probability targets, of the shape of the logits
-        self.ignore_index = ignore_index
+        self.logits, self.labels, self.soft = logits, labels, soft
+        self.ignore_index, self.shape = ignore_index, shape
         self._log_probs: Tensor | None = None
         self._top: tuple[Tensor, Tensor] | None = None
         self._cost: Tensor | None = None
@@ -53,15 +58,14 @@ class Rows:
 
     @property
     def top(self) -> tuple[Tensor, Tensor]:
-        """The largest ln p and its class ŷ, a number a row."""
+        """The largest ln p and its class ŷ, one of each per row."""
         if self._top is None:
-            values, classes = largest(self.log_probs)
-            self._top = values, classes
+            self._top = largest(self.log_probs)
         return self._top
 
     @property
     def cost(self) -> Tensor:
-        """−ln p_y of class indices, a number a row; 0, and no gradient, where ignored."""
+        """−ln p_y of class indices, one number per row; 0, with no gradient, where ignored."""
         if self._cost is None:
             assert self.labels is not None
             self._cost = F.nll_loss(
@@ -81,7 +85,7 @@ class Rows:
 
     @property
     def number(self) -> Tensor | int:
-        """How many rows are not ignored, at least 1."""
+        """The number of rows that are not ignored, at least 1."""
         if self.labels is None:
             return self.logits.numel() // self.logits.shape[1]
         if self._number is None:
@@ -90,25 +94,24 @@ class Rows:
 
     @property
     def places(self) -> Tensor:
-        """The labels, 0 where ignored: to look up by."""
+        """The labels, 0 where ignored, to index classes with."""
         assert self.labels is not None
-        return (
-            self.labels if 0 <= self.ignore_index < self.logits.shape[1] else self.kept(self.labels)
-        )
+        is_class = 0 <= self.ignore_index < self.logits.shape[1]
+        return self.labels if is_class else self.mask_ignored(self.labels)
 
-    def kept(self, values: Tensor, other: float = 0) -> Tensor:
-        """A value a row, ``other`` where ignored."""
+    def mask_ignored(self, values: Tensor, other: float = 0) -> Tensor:
+        """Replace the values of ignored rows by ``other``."""
         return values if self.labels is None else values.where(self.counts, other)
 
 
-Input: TypeAlias = Tensor | Rows  # `compose` hands the parts of a sum the same rows
+Input: TypeAlias = Tensor | Rows  # `compose` gives all parts of a sum the same rows
 
 
 def rows_of(input: Input, target: Tensor, ignore_index: int = IGNORED) -> Rows:
-    """Rows of (N,K,...) logits with (N,...) class indices or (N,K,...) class probabilities."""
+    """Make rows of (N,K,...) logits and class indices, (N,...), or probabilities, (N,K,...)."""
     if isinstance(input, Rows):
         return input
-    check(input, target, ignore_index)
+    check_batch(input, target, ignore_index)
     logits, shape = at_least_float32(input), (input.shape[0], *input.shape[2:])
     if target.is_floating_point():
         soft = target.to(logits.dtype).reshape(logits.shape)
@@ -118,20 +121,20 @@ def rows_of(input: Input, target: Tensor, ignore_index: int = IGNORED) -> Rows:
 
 
 def at_least_float32(input: Tensor) -> Tensor:
-    """Logits in float32 or float64, their places flattened."""
+    """Return logits in float32 or float64, with dense places flattened to (N,K,L)."""
     logits = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
     return logits.flatten(2) if logits.ndim > 2 else logits
 
 
 def pick(table: Tensor, index: Tensor) -> Tensor:
-    """table[n, index[n]] along the classes: a number a row."""
+    """Return table[n, index[n]] along the classes: one number per row."""
     if torch.compiler.is_compiling():
         return torch.where(is_place(table, index), table, 0).sum(1)
     return table.gather(1, index.unsqueeze(1)).squeeze(1)
 
 
 def largest(table: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each row and its place, to which its gradient goes."""
+    """Return the largest value of each row and its class, which gets the whole gradient."""
     if torch.compiler.is_compiling():
         place = table.detach().argmax(1)
         return pick(table, place), place
@@ -140,19 +143,24 @@ def largest(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_place(table: Tensor, index: Tensor) -> Tensor:
-    """1[k = index[n]], of the table's shape.
+    """Return 1[k = index[n]], of the table's shape.
 
-    What is compiled has this in place of `gather` and `max`, whose gradients are scattered:
-    for a few classes torch 2.13's compiler reads what they scatter before it is written.
+    Compiled code uses this instead of `gather` and `max`, whose gradients are scattered: for a few
+    classes torch 2.13's compiler reads what they scatter before it is written.
     """
     classes = torch.arange(table.shape[1], device=table.device)
     return classes.reshape(1, -1, *[1] * (table.ndim - 2)) == index.unsqueeze(1)
 
 
-def expected(rows: Rows, value: Callable[[Tensor], Tensor], weight: Tensor | None = None) -> Tensor:
-    """A loss of the true class's −ln p, a value a row: of soft labels its expectation.
+def take_expectation(
+    rows: Rows, value: Callable[[Tensor], Tensor], weight: Tensor | None = None
+) -> Tensor:
+    """Compute one value per row from the true class's −ln p; of soft labels, the expectation.
 
-    ``weight`` is a weight a class, as in `torch.nn.CrossEntropyLoss`.
+    Args:
+        rows: The batch.
+        value: The loss as a function of −ln p_y.
+        weight: One weight for each class, as in `torch.nn.CrossEntropyLoss`.
     """
     if rows.labels is not None:
         return weigh(value(rows.cost), rows, weight)
@@ -162,14 +170,15 @@ def expected(rows: Rows, value: Callable[[Tensor], Tensor], weight: Tensor | Non
 
 
 def weigh(values: Tensor, rows: Rows, weight: Tensor | None) -> Tensor:
-    """A value a row times its class's weight w_y; of soft labels, times Σ_k w_k q_k."""
+    """Multiply one value per row by its class's weight w_y; of soft labels, by Σ_k w_k q_k."""
     return values if weight is None else values * _row_weights(rows, weight)
 
 
 def correctness(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Confidence c = max p and a = 1[ŷ = y] a row; of soft labels, a is the label's share of ŷ.
+    """Return confidence c = max p and correctness a = 1[ŷ = y] per row.
 
-    Of class indices a is a bool, and false in rows to be ignored unless they are called a class.
+    Of soft labels, a is the label's share of ŷ. Of class indices a is a bool, and False in ignored
+    rows unless ignore_index is a class.
     """
     best, predicted = rows.top
     if rows.labels is not None:
@@ -179,7 +188,7 @@ def correctness(rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def label_table(rows: Rows) -> Tensor:
-    """1[k = y] or the soft labels, of the shape of the logits."""
+    """Return 1[k = y], or the soft labels, of the shape of the logits."""
     if rows.soft is not None:
         return rows.soft
     if torch.compiler.is_compiling():
@@ -189,7 +198,7 @@ def label_table(rows: Rows) -> Tensor:
 
 
 def less_labels(table: Tensor, rows: Rows) -> Tensor:
-    """A table of the shape of the logits less 1[k = y] or the soft labels, without another one."""
+    """Subtract 1[k = y], or the soft labels, from a table, without making a second table."""
     if rows.soft is not None:
         return table - rows.soft
     if torch.compiler.is_compiling():
@@ -199,21 +208,25 @@ def less_labels(table: Tensor, rows: Rows) -> Tensor:
 
 
 def negative_entropy(rows: Rows) -> Tensor:
-    """−h = Σ_k p_k ln p_k in nats, a number a row; finite, as is its gradient."""
+    """Compute −h = Σ_k p_k ln p_k in nats, one number per row; finite, as is its gradient."""
     return (rows.log_probs.exp() * rows.log_probs).sum(1)
 
 
 def row_mean(values: Tensor, rows: Rows) -> Tensor:
-    """The mean over rows that count; 0 where none does."""
-    return rows.kept(values).sum() / rows.number
+    """Compute the mean over rows that are not ignored; 0 if all are."""
+    return rows.mask_ignored(values).sum() / rows.number
 
 
 def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = None) -> Tensor:
-    """One value a row (N,...), 0 where ignored, or their mean or sum; ignored rows do not count.
+    """Reduce one value per row to none (N,...), their mean or their sum; ignored rows do not count.
 
-    Where the values carry class weights, ``weight`` is given again: as in
-    `torch.nn.CrossEntropyLoss`, the mean is over the weights of class indices, and over the
-    number of rows of soft labels.
+    Args:
+        values: One value per row, 0 where ignored.
+        rows: The batch.
+        reduction: 'none', 'mean' or 'sum'.
+        weight: The class weights that the values carry, if any. As in `torch.nn.CrossEntropyLoss`,
+            the mean divides by the sum of the weights for class indices, and by the number of rows
+            for soft labels.
     """
     check_reduction(reduction)
     if reduction == "none":
@@ -222,34 +235,30 @@ def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = N
         return values.sum()
     if weight is None or rows.labels is None:
         return values.sum() / rows.number
-    return values.sum() / positive(rows.kept(_row_weights(rows, weight)).sum())
-
-
-def positive(total: Tensor) -> Tensor:
-    """A number to divide by: 1 where nothing is to be divided."""
-    return total.where(total > 0, torch.ones_like(total))
+    total = rows.mask_ignored(_row_weights(rows, weight)).sum()
+    return values.sum() / total.where(total > 0, torch.ones_like(total))
 
 
 def check_reduction(reduction: str) -> str:
-    """The reduction, if there is one of that name."""
+    """Return the reduction, or raise if it has no known name."""
     if reduction not in REDUCTIONS:
-        raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, found {reduction!r}")
+        raise InputError(f"reduction must be one of {', '.join(REDUCTIONS)}, found {reduction!r}")
     return reduction
 
 
 def batch_value(value: Tensor, rows: Rows, reduction: str) -> Tensor:
-    """The value of a whole batch: itself for the mean, times the rows that count for the sum."""
+    """Return a batch's value for 'mean', or times the number of rows that count for 'sum'."""
     if reduction == "none":
         raise InputError(
-            "a loss of a whole batch has no value for each sample: reduction is mean or sum"
+            "a loss of a whole batch has no value for each sample: reduction must be mean or sum"
         )
     if reduction not in REDUCTIONS:
-        raise InputError(f"reduction is mean or sum, found {reduction!r}")
+        raise InputError(f"reduction must be mean or sum, found {reduction!r}")
     return value * rows.number if reduction == "sum" else value
 
 
 def class_weights(logits: Tensor, weight: Tensor) -> Tensor:
-    """The weights where the logits are, one a class."""
+    """Return one weight per class, with the logits' dtype and device."""
     weight = torch.as_tensor(weight)
     if weight.shape != logits.shape[1:2]:
         raise InputError(
@@ -260,7 +269,7 @@ def class_weights(logits: Tensor, weight: Tensor) -> Tensor:
 
 
 def _by_class(rows: Rows, weight: Tensor) -> Tensor:
-    """The weights, shaped to stand beside logits."""
+    """Shape the weights so that they broadcast over logits."""
     return class_weights(rows.logits, weight).reshape(-1, *[1] * (rows.logits.ndim - 2))
 
 
@@ -272,11 +281,11 @@ def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
     return (rows.soft * weights).sum(1)
 
 
-def check(input: Tensor, target: Tensor, ignore_index: int) -> None:
-    """Say what is wrong with logits or labels."""
-    for name, one in (("logits", input), ("labels", target)):
-        if not isinstance(one, Tensor):
-            raise InputError(f"{name} must be a tensor, found {type(one).__name__}")
+def check_batch(input: Tensor, target: Tensor, ignore_index: int) -> None:
+    """Raise an error that says what is wrong with logits or labels."""
+    for name, given in (("logits", input), ("labels", target)):
+        if not isinstance(given, Tensor):
+            raise InputError(f"{name} must be a tensor, found {type(given).__name__}")
     if not input.is_floating_point():
         raise InputError(f"logits must be floating point, found {input.dtype}")
     if input.ndim < 2 or input.shape[1] < 2:
@@ -290,13 +299,13 @@ def check(input: Tensor, target: Tensor, ignore_index: int) -> None:
     if tuple(target.shape) != tuple(wanted):
         kind = "class probabilities" if target.is_floating_point() else "class indices"
         raise InputError(
-            f"logits of shape {tuple(input.shape)} want {kind} of shape {tuple(wanted)}, found "
+            f"logits of shape {tuple(input.shape)} need {kind} of shape {tuple(wanted)}, found "
             f"{tuple(target.shape)}"
         )
-    # Reading values would wait for a device, and break a graph: only eager CPU rows are read.
+    # Reading values would wait for a device and break a graph, so only eager CPU rows are read.
     if target.is_floating_point() or input.device.type != "cpu" or torch.compiler.is_compiling():
         return
-    target = target.long()  # a byte would take ignore_index for a label of its own
+    target = target.long()  # a byte would wrap ignore_index to a label
     low, high = target.aminmax()
     if int(low) < 0 or int(high) >= input.shape[1]:
         wrong = (target != ignore_index) & ((target < 0) | (target >= input.shape[1]))

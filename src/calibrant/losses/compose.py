@@ -1,4 +1,4 @@
-"""A primary loss and the secondary ones added to it."""
+"""Sums of a primary loss and weighted secondary losses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Loss
 from calibrant.losses.common import Input, rows_of
 
 
 class Composed(nn.Module):
-    """loss = primary + Σ β · secondary, in one reduction."""
+    """The loss primary + Σ β · secondary, in one reduction.
+
+    Args:
+        primary: The primary loss.
+        terms: ``(β, secondary)`` pairs, with the primary loss's reduction and ignore_index.
+    """
 
     needs_index: bool
 
@@ -25,7 +30,7 @@ class Composed(nn.Module):
         self.secondaries = nn.ModuleList(term for _, term in terms)
         parts = (primary, *self._terms())
         self.needs_index = any(part.needs_index for part in parts)
-        # Losses of this package take the rows of logits that were made for another of them.
+        # Losses of this package can share the rows that one of them has made.
         self._shares = all(type(part).__module__.startswith(__package__) for part in parts)
 
     @property
@@ -34,7 +39,7 @@ class Composed(nn.Module):
         return any(part.local_batch for part in (self.primary, *self._terms()))
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
-        """The sum; ``index`` says which training samples the rows are, where a part asks."""
+        """Compute the sum; ``index`` gives each row's training sample, for parts that need it."""
         rows = self._rows(input, target)
         value = _call(self.primary, rows, target, index)
         for beta, term in zip(self.betas, self._terms(), strict=True):
@@ -42,7 +47,7 @@ class Composed(nn.Module):
         return value
 
     def added(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
-        """Σ β · secondary alone."""
+        """Compute Σ β · secondary alone."""
         rows = self._rows(input, target)
         values = [
             beta * _call(term, rows, target, index)
@@ -53,18 +58,18 @@ class Composed(nn.Module):
         return torch.stack(values).sum() if len(values) > 1 else values[0]
 
     def parts(self, input: Tensor, target: Tensor, **extra: Any) -> dict[str, Tensor]:
-        """Each part's own value without its β, for a log; the second of a name has a 2 after it."""
+        """Compute each part without its β, for a log; a repeated name gets a number after it."""
         index = extra.get("index")
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         with torch.no_grad():
             for part in (self.primary, *self._terms()):
-                again = sum(part.name == name.split(" ")[0] for name in found)
+                again = sum(part.name == name.split(" ")[0] for name in values)
                 name = f"{part.name} {again + 1}" if again else part.name
-                found[name] = _call(part, input, target, index)
-        return found
+                values[name] = _call(part, input, target, index)
+        return values
 
     def extra_repr(self) -> str:
-        """The weights."""
+        """Show the weights."""
         return f"betas={self.betas}"
 
     def _rows(self, input: Tensor, target: Tensor) -> Input:
@@ -75,7 +80,12 @@ class Composed(nn.Module):
 
 
 def compose(primary: Loss, *terms: tuple[float, Loss]) -> Composed:
-    """primary + β · secondary + ..., from ``(β, secondary)`` pairs."""
+    """Add secondary losses to a primary one: primary + β · secondary + ...
+
+    Args:
+        primary: The primary loss.
+        terms: ``(β, secondary)`` pairs, with the primary loss's reduction and ignore_index.
+    """
     return Composed(primary, *terms)
 
 
@@ -94,7 +104,7 @@ def _check(primary: Loss, terms: tuple[tuple[float, Loss], ...]) -> None:
         )
     for term in terms:
         if not (isinstance(term, tuple) and len(term) == 2 and isinstance(term[1], Loss)):
-            raise InputError(f"secondary losses are given as (beta, loss) pairs, found {term!r}")
+            raise InputError(f"secondary losses must be (beta, loss) pairs, found {term!r}")
         beta, loss = term
         if loss.kind != "secondary":
             raise InputError(f"{loss.name} is a primary loss and cannot be added to another")

@@ -1,4 +1,4 @@
-"""The confidence penalty: entropy for its own sake."""
+"""Confidence penalty: a reward for entropy, whatever the label."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ def confidence_penalty(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−h, the mean over rows of Σ_k p_k ln p_k in nats, of (N,K,...) logits (ECP).
+    """Compute −h, the mean over rows of Σ_k p_k ln p_k in nats (ECP, Pereyra et al. 2017).
 
-    Pereyra et al. 2017; the five papers print no equation. Between −ln K and 0, whatever the
-    labels: they only say which rows are ignored. β = 0.1 by default; figures that acls copies
-    come from code that divides by K too, which is β = 0.1/K.
+    The five papers print no equation. The value lies between −ln K and 0, whatever the labels,
+    which only say which rows are ignored.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     rows = rows_of(input, target, ignore_index)
     return batch_value(row_mean(negative_entropy(rows), rows), rows, reduction)
 
 
 class ConfidencePenalty(SecondaryLoss):
-    """See `confidence_penalty`."""
+    """Confidence penalty. See `confidence_penalty` for the formula and the options.
+
+    Its weight β is 0.1 unless given (Pereyra et al. 2017). The figures that acls copies come from
+    code that also divides by K, which is β = 0.1/K.
+    """
 
     name = "confidence_penalty"
     local_batch = False  # a mean over samples
     beta = 0.1
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return confidence_penalty(input, target, **self.options())

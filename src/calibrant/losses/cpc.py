@@ -1,4 +1,4 @@
-"""Pairwise constraints: the true class against each other one, and those against each other."""
+"""Calibration by pairwise constraints: the true class against the others, and those in pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import (
     IGNORED,
@@ -22,7 +22,7 @@ from calibrant.losses.common import (
     rows_of,
 )
 
-# Pairs held at once: what a core's cache holds, or enough to keep a device busy.
+# Pairs computed at once: what a core's cache holds, or enough to keep a device busy.
 _PAIRS = 1 << 18
 _DEVICE_PAIRS = 1 << 24
 _STRAIGHT = 40.0  # softplus is the identity above it, in float64 too
@@ -37,20 +37,31 @@ def cpc(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """λ1·mean over k≠y of −ln σ(z_y−z_k) + λ2·mean over k≠l, both ≠ y, of −ln σ(z_k−z_l).
+    """Compute λ1·mean over k≠y of −ln σ(z_y−z_k) + λ2·mean over k≠l, both ≠ y, of −ln σ(z_k−z_l).
 
     Cheng and Vasconcelos 2022; acls supplement (3) and (4), with means over the K−1 pairs and
-    the (K−1)(K−2) ordered ones for its sums. Of (N,K,...) logits, mean over rows. Supplement
+    the (K−1)(K−2) ordered ones instead of its sums. The value is the mean over rows. Supplement
     (7) and (8) have sign slips: the derivative of the first part for j ≠ y is +p_j/(p_y+p_j).
     Of class probabilities q the loss is its expectation over y ~ q. Time grows with K², memory
-    does not; a second derivative is refused.
+    does not; a second derivative raises an error.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        lambda1: λ1, the weight of the pairs with the true class.
+            Default: 0.1 (Cheng and Vasconcelos 2022, as acls takes it).
+        lambda2: λ2, the weight of the pairs of other classes.
+            Default: 1.0 (Cheng and Vasconcelos 2022, as acls takes it).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     _check(lambda1, lambda2)
     rows = rows_of(input, target, ignore_index)
     classes = rows.logits.shape[1]
     first = lambda1 / (classes - 1)
     second = lambda2 / ((classes - 1) * (classes - 2)) if classes > 2 else 0.0
-    # Compiled, labels are taken as probabilities: see `is_place`.
+    # A compiled graph takes labels as probabilities: see `is_place`.
     hard = rows.soft is None and not torch.compiler.is_compiling()
     values = _hard(rows, first, second) if hard else _soft(rows, first, second)
     return batch_value(row_mean(values, rows), rows, reduction)
@@ -67,7 +78,7 @@ def _hard(rows: Rows, first: float, second: float) -> Tensor:
 
 
 def _soft(rows: Rows, first: float, second: float) -> Tensor:
-    """−ln σ(z_k−z_l) weighs first·q_k + second·(1 − q_k − q_l): a part of k less a part of l."""
+    """Weigh −ln σ(z_k−z_l) by first·q_k + second·(1 − q_k − q_l), a part of k less a part of l."""
     share = label_table(rows)
     own, other = first * share + second * (1 - share), second * share
     values: Tensor = _PairSum.apply(rows.logits, own, other)  # type: ignore[no-untyped-call]
@@ -75,9 +86,9 @@ def _soft(rows: Rows, first: float, second: float) -> Tensor:
 
 
 class _PairSum(torch.autograd.Function):
-    """Σ_{k≠l} (u_k − v_l)·softplus(z_l − z_k) a row, its gradient found in the same pass.
+    """Σ_{k≠l} (u_k − v_l)·softplus(z_l − z_k) per row, with its gradient from the same pass.
 
-    Without u and v each pair weighs 1: the gradient is then Σ_l tanh((z_k − z_l)/2).
+    Without u and v each pair has weight 1: the gradient is then Σ_l tanh((z_k − z_l)/2).
     """
 
     @staticmethod
@@ -89,7 +100,7 @@ class _PairSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise NotImplementedError("cpc has no second derivative, as create_graph=True asks")
+            raise NotImplementedError("cpc has no second derivative: do not set create_graph=True")
         (slope,) = ctx.saved_tensors
         return grad.unsqueeze(1) * slope, None, None
 
@@ -97,11 +108,11 @@ class _PairSum(torch.autograd.Function):
 def _pair_sums(
     logits: Tensor, first: Tensor | None, second: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The sum and its gradient; blocks of k against every l, so never all pairs at once."""
+    """Compute the sum and its gradient in blocks of k against every l, never all pairs at once."""
     classes = logits.shape[1]
     value, rows = torch.zeros_like(logits[:, 0]), torch.empty_like(logits)
     columns = None
-    # A compiled graph holds every block, and need not hold what is in one.
+    # A compiled graph holds every block, so fewer and larger ones are better.
     in_cache = logits.device.type == "cpu" and not torch.compiler.is_compiling()
     at_once = _PAIRS if in_cache else _DEVICE_PAIRS
     step = max(1, at_once // logits.numel())
@@ -114,8 +125,8 @@ def _pair_sums(
             cost, pull = weight * cost, weight * pull
             columns = pull.sum(1) if columns is None else columns + pull.sum(1)
         value = value + cost.sum((1, 2))
-        rows[:, block] = pull.sum(2)  # small tensors kept between large ones would scatter memory
-    # The pairs k = l came along: ln 2 each, and a gradient that cancels.
+        rows[:, block] = pull.sum(2)  # small tensors kept between large ones fragment memory
+    # The pairs k = l are in the sum: ln 2 each, and a gradient that cancels.
     if first is not None and second is not None and columns is not None:
         return value - math.log(2) * (first - second).sum(1), columns - rows
     return value - math.log(2) * classes, classes - 2 * rows
@@ -124,11 +135,14 @@ def _pair_sums(
 def _check(*weights: float) -> None:
     for weight in weights:
         if not isinstance(weight, (int, float)) or not abs(weight) < math.inf:
-            raise InputError(f"lambda1 and lambda2 are finite numbers, found {weight!r}")
+            raise InputError(f"lambda1 and lambda2 must be finite numbers, found {weight!r}")
 
 
 class PairwiseConstraints(SecondaryLoss):
-    """See `cpc`. A mean over samples, so a smaller local batch is no matter."""
+    """Calibration by pairwise constraints. See `cpc` for the formula and the options.
+
+    It is a mean over samples, so the size of a local batch does not matter.
+    """
 
     name = "cpc"
     local_batch = False  # a mean over samples
@@ -141,5 +155,5 @@ class PairwiseConstraints(SecondaryLoss):
         self.lambda1, self.lambda2 = lambda1, lambda2
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return cpc(input, target, lambda1=self.lambda1, lambda2=self.lambda2, **self.options())

@@ -1,4 +1,4 @@
-"""Sample-dependent focal loss: a larger γ for the rows the network is most wrong about."""
+"""Sample-dependent focal loss: a larger γ where the label is least likely."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.common import IGNORED, Input, reduce, rows_of, take_expectation
 from calibrant.losses.focal import check_gamma, power
 
 
@@ -25,12 +25,23 @@ def flsd(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−(1−p_y)^γ ln p_y of (N,K,...) logits, γ = 5 where p_y < 0.2 and 3 elsewhere.
+    """Compute −(1−p_y)^γ ln p_y with a γ that depends on p_y (FLSD-53 of Mukhoti et al. 2020).
 
-    FLSD-53 of Mukhoti et al. 2020, FL-53 in r-aurc (section 5). acls supplement (1) has the
-    predicted class's probability in the condition; the true class's is meant. The gradient
-    flows through the weight; the loss jumps where p_y passes the threshold. Of class
-    probabilities q it is the expectation, Σ_k q_k·(loss of class k).
+    r-aurc calls it FL-53 (section 5). acls supplement (1) has the predicted class's probability
+    in the condition; the true class's is meant. The gradient flows through the weight; the loss
+    jumps where p_y passes the threshold. Of class probabilities q it is the expectation,
+    Σ_k q_k·(loss of class k).
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        gamma_below: γ where p_y < threshold. Default: 5.0 (Mukhoti et al. 2020, FLSD-53).
+        gamma_above: γ elsewhere. Default: 3.0 (Mukhoti et al. 2020, FLSD-53).
+        threshold: The probability of the true class at which γ changes.
+            Default: 0.2 (Mukhoti et al. 2020, FLSD-53).
+        weight: One weight for each class. Default: None (torch.nn.CrossEntropyLoss).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'none', 'mean' or 'sum'. Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
 
     check_gamma(gamma_below, gamma_above)
@@ -42,16 +53,16 @@ def flsd(
         return cost * torch.where(cost > least, power(base, gamma_below), power(base, gamma_above))
 
     rows = rows_of(input, target, ignore_index)
-    return reduce(expected(rows, value, weight), rows, reduction, weight)
+    return reduce(take_expectation(rows, value, weight), rows, reduction, weight)
 
 
 def _check(threshold: float) -> None:
     if not 0 <= threshold <= 1:
-        raise InputError(f"threshold is a probability, in [0, 1], found {threshold!r}")
+        raise InputError(f"threshold must be a probability, in [0, 1], found {threshold!r}")
 
 
 class SampleDependentFocal(PrimaryLoss):
-    """See `flsd`."""
+    """Sample-dependent focal loss. See `flsd` for the formula and the options."""
 
     name = "flsd"
 
@@ -70,7 +81,7 @@ class SampleDependentFocal(PrimaryLoss):
         self.threshold = threshold
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return flsd(
             input,
             target,

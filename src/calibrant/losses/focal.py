@@ -1,4 +1,4 @@
-"""Focal loss: cross-entropy that cares less about what is already certain."""
+"""Focal loss: cross-entropy with less weight on rows that are already certain."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.common import IGNORED, Input, reduce, rows_of, take_expectation
 
 
 def focal(
@@ -21,11 +21,20 @@ def focal(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−(1−p_y)^γ ln p_y of (N,K,...) logits, r-aurc eq. 2 (Lin et al. 2017; Mukhoti et al. 2020).
+    """Compute the focal loss, −(1−p_y)^γ ln p_y (r-aurc eq. 2; Lin et al. 2017).
 
-    The gradient flows through the weight (1−p_y)^γ. ``detach_weight=True`` holds it
-    constant, as the code of class-scaling does: then the value is no potential of its
-    gradient. Of class probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+    Of class probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        gamma: γ, 0 or more; 0 is cross-entropy. Default: 3.0 (Mukhoti et al. 2020, FL-3).
+        detach_weight: Hold the weight (1−p_y)^γ constant in the gradient, as the code of
+            class-scaling does. The gradient is then not that of the value.
+            Default: False (r-aurc eq. 38: the gradient flows through the weight).
+        weight: One weight for each class. Default: None (torch.nn.CrossEntropyLoss).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'none', 'mean' or 'sum'. Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
 
     check_gamma(gamma)
@@ -35,30 +44,30 @@ def focal(
         return (factor.detach() if detach_weight else factor) * cost
 
     rows = rows_of(input, target, ignore_index)
-    return reduce(expected(rows, value, weight), rows, reduction, weight)
+    return reduce(take_expectation(rows, value, weight), rows, reduction, weight)
 
 
 def focal_weight(log_true: Tensor, gamma: float) -> Tensor:
-    """(1−p_y)^γ of ln p_y; its gradient stays finite at p_y = 1 for any γ ≥ 0."""
+    """Compute (1−p_y)^γ from ln p_y; its gradient is finite at p_y = 1 for any γ ≥ 0."""
     return power(-torch.expm1(log_true), gamma)
 
 
 def power(base: Tensor, gamma: float) -> Tensor:
-    """base^γ of a base that may be 0."""
-    # Below γ = 1 the power's derivative is infinite at 0: the floor stops it there.
+    """Compute base^γ, with a finite gradient where the base is 0."""
+    # Below γ = 1 the power's derivative is infinite at 0; the floor bounds it.
     floored = base.clamp_min(torch.finfo(base.dtype).tiny) if 0 < gamma < 1 else base
     return floored**gamma
 
 
 def check_gamma(*gammas: float) -> None:
-    """A focal loss with γ < 0 would weigh the surest rows without end."""
+    """Raise unless every γ is 0 or more: a negative one has no bound at p_y = 1."""
     for gamma in gammas:
         if not 0 <= gamma < float("inf"):
-            raise InputError(f"gamma is 0 (cross-entropy) or more, and finite, found {gamma!r}")
+            raise InputError(f"gamma must be finite and 0 (cross-entropy) or more, found {gamma!r}")
 
 
 class Focal(PrimaryLoss):
-    """See `focal`."""
+    """Focal loss. See `focal` for the formula and the options."""
 
     name = "focal"
 
@@ -70,7 +79,7 @@ class Focal(PrimaryLoss):
         self.gamma, self.detach_weight = gamma, detach_weight
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return focal(
             input, target, gamma=self.gamma, detach_weight=self.detach_weight, **self.options()
         )

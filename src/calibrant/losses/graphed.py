@@ -1,7 +1,7 @@
-"""A loss as one CUDA graph: its value and its gradient for what it costs the host to start one.
+"""A loss as one CUDA graph: value and gradient for the host's cost of one launch.
 
-Small batches cost a loss what its dozens of kernels cost to launch, and where the host is the
-slower of the two a training step waits for that. A graph is launched whole.
+With small batches a loss costs what its dozens of kernels cost to launch, and where the host
+is slower than the device a training step waits for that. A graph is launched whole.
 """
 
 from __future__ import annotations
@@ -16,30 +16,28 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 
 WARM_UPS = 3  # calls before a capture, in which kernels are built and chosen
 HALF = (torch.float16, torch.bfloat16)
-PLAIN = (bool, int, float, str, tuple, type(None))  # options whose values a graph has in it
-OF_MODULES = frozenset(vars(nn.Module())) - {"training"}  # attributes that are no options
+PLAIN = (bool, int, float, str, tuple, type(None))  # options whose values a graph contains
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # these are no options
 
 
 class Graphed(nn.Module):
-    """A loss, called as before; see `graphed`."""
+    """A loss as a CUDA graph, called as before. See `graphed` for the options."""
 
     def __init__(self, loss: nn.Module, *, most: int = 8) -> None:
         super().__init__()
         if not isinstance(loss, nn.Module):
-            raise InputError(
-                f"a graph is made of a loss such as losses.get('acls'), found {loss!r}"
-            )
+            raise InputError(f"graphed needs a loss such as losses.get('acls'), found {loss!r}")
         self.loss, self.most = loss, most
         self._graphs: dict[tuple[Any, ...], _Graph | None] = {}
         self._sides: dict[torch.device, tuple[Any, Any]] = {}  # a stream and memory for graphs
 
     @property
     def needs_index(self) -> bool:
-        """Whether it wants ``index=``, which training sample each row is."""
+        """Whether it must be called with ``index=``, the training sample of each row."""
         return bool(getattr(self.loss, "needs_index", False))
 
     @property
@@ -48,7 +46,7 @@ class Graphed(nn.Module):
         return bool(getattr(self.loss, "local_batch", False))
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         given = (input, target) if index is None else (input, target, index)
         if not _can_replay(*given):
             return self._plain(*given)
@@ -69,26 +67,27 @@ class Graphed(nn.Module):
         return value
 
     def _key(self, given: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        """All that a graph has in it and does not read anew: shapes, options, addresses."""
+        """Return all that a graph fixes and does not read again: shapes, options, addresses."""
         options = [
-            (name, one if isinstance(one, PLAIN) else id(one))
+            (name, value if isinstance(value, PLAIN) else id(value))
             for module in self.loss.modules()
-            for name, one in (("", type(module)), *vars(module).items())
-            if name not in OF_MODULES
+            for name, value in (("", type(module)), *vars(module).items())
+            if name not in MODULE_ATTRIBUTES
         ]
-        places = [(one.data_ptr(), *_form(one)) for one in self.loss.buffers()]
-        return tuple(map(_form, given)), tuple(options), tuple(places)
+        places = [(buffer.data_ptr(), *_layout(buffer)) for buffer in self.loss.buffers()]
+        return tuple(map(_layout, given)), tuple(options), tuple(places)
 
     def _capture(self, given: tuple[Tensor, ...]) -> _Graph | None:
-        """The graph; None where the loss has no value of a batch, or learns, or cannot."""
-        if any(one.requires_grad for one in (*self.loss.parameters(), *self.loss.buffers())):
+        """Capture the graph; None if the loss is no single number, learns or cannot be captured."""
+        state = (*self.loss.parameters(), *self.loss.buffers())
+        if any(tensor.requires_grad for tensor in state):
             return None
         with torch.no_grad():
             if self._plain(*given).ndim:
                 return None
         device = given[0].device
         with torch.cuda.device(device):
-            if device not in self._sides:  # one memory for all: no two graphs run at once
+            if device not in self._sides:  # one memory pool for all: no two graphs run at once
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 self._sides[device] = stream, torch.cuda.graph_pool_handle()
             try:
@@ -96,45 +95,50 @@ class Graphed(nn.Module):
             except RuntimeError as error:
                 why = (str(error).strip().splitlines() or ["no reason given"])[0]
                 warnings.warn(
-                    f"no CUDA graph can be made of {type(self.loss).__name__}, which is called as "
-                    f"it is then ({why})",
+                    f"no CUDA graph can be made of {type(self.loss).__name__}, so it is called "
+                    f"directly ({why})",
                     stacklevel=3,
                 )
                 return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be copied and saved: graphs are made again."""
+        """Return what can be copied and saved; graphs are captured again."""
         return {**self.__dict__, "_graphs": {}, "_sides": {}}
 
 
 def graphed(loss: nn.Module, *, most: int = 8) -> Graphed:
-    """The loss as a CUDA graph: the same values and gradients, for next to nothing on the host.
+    """Run a loss as a CUDA graph: the same values and gradients, at next to no cost on the host.
 
-    For a network that is not compiled, on a CUDA device; elsewhere, and wherever there is no
-    gradient to compute, the loss is called as it is. A graph is captured when a shape is seen
-    first, or an option is changed, at most ``most`` times (after that the loss is called as it
-    is), and keeps the memory of one forward and backward of the loss. Values and gradients are
-    the caller's own: they can be kept, and several calls can come before the first backward.
-    There is no second derivative, and one of these serves one thread and stream at a time.
+    It is meant for a network that is not compiled, on a CUDA device. Elsewhere, and without a
+    gradient to compute, the loss is called directly. A graph is captured for every new shape and
+    every changed option, and keeps the memory of one forward and backward pass of the loss.
+    Values and gradients belong to the caller: they can be kept, and several calls can come before
+    the first backward. There is no second derivative, and a graphed loss serves one thread and
+    stream at a time.
+
+    Args:
+        loss: The loss, such as ``losses.get("acls")``.
+        most: How many graphs to capture; after that the loss is called directly.
+            Default: 8 (ours: a few shapes, as of the last batch, with room to spare).
     """
     return Graphed(loss, most=most)
 
 
 class _Graph:
-    """Value and gradient of a loss of tensors that stay where they are."""
+    """Value and gradient of a loss, of tensors that stay at their addresses."""
 
     def __init__(self, loss: Graphed, given: tuple[Tensor, ...], side: Any, pool: Any) -> None:
-        logits, *rest = (one.detach() for one in given)
-        # In float32 as in the loss: what a gradient scaler has yet to enlarge is not lost in half.
+        logits, *rest = (tensor.detach() for tensor in given)
+        # The gradient stays float32, as in the loss: half would lose what a scaler has to enlarge.
         wide = logits.float() if logits.dtype in HALF else logits.clone()
-        self.given = wide.requires_grad_(), *(one.clone() for one in rest)
+        self.given = wide.requires_grad_(), *(tensor.clone() for tensor in rest)
         self.graph = torch.cuda.CUDAGraph()
-        # A cast that autocast remembers would be missing from the graph; losses do their own.
-        with _set_apart(side), torch.autocast("cuda", enabled=False):
-            with torch.cuda.stream(side), _as_it_was(loss.loss, wide.device):
+        # The graph would miss a cast that autocast has cached; losses cast by themselves.
+        with _on_side_stream(side), torch.autocast("cuda", enabled=False):
+            with torch.cuda.stream(side), _restore_state(loss.loss, wide.device):
                 for _ in range(WARM_UPS):
                     self._compute(loss)
-            # Other threads, such as a loader's, may go on with what is theirs.
+            # Other threads, such as a loader's, may use CUDA meanwhile.
             with torch.cuda.graph(
                 self.graph, pool=pool, stream=side, capture_error_mode="thread_local"
             ):
@@ -147,7 +151,7 @@ class _Graph:
         return value.detach(), slope
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, Tensor]:
-        """The value and the gradient, of their own memory."""
+        """Replay the graph; return copies of the value and the gradient."""
         for mine, theirs in zip(self.given, given, strict=True):
             mine.copy_(theirs)
         self.graph.replay()
@@ -166,13 +170,13 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        found = torch.mul(slope, upstream, out=torch.empty_like(slope, dtype=ctx.dtype))
-        return None, found, *[None] * (len(ctx.needs_input_grad) - 2)
+        grad = torch.mul(slope, upstream, out=torch.empty_like(slope, dtype=ctx.dtype))
+        return None, grad, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
 def _can_replay(input: Tensor, target: Tensor, index: Tensor | None = None) -> bool:
     return (
-        all(isinstance(one, Tensor) and one.is_cuda for one in (input, target))
+        all(isinstance(tensor, Tensor) and tensor.is_cuda for tensor in (input, target))
         and (index is None or index.is_cuda)
         and torch.is_grad_enabled()
         and input.requires_grad
@@ -182,35 +186,35 @@ def _can_replay(input: Tensor, target: Tensor, index: Tensor | None = None) -> b
     )
 
 
-def _form(one: Tensor) -> tuple[Any, ...]:
-    return one.shape, one.stride(), one.dtype, one.device
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 @contextmanager
-def _set_apart(side: Any) -> Iterator[None]:
-    """A stream beside the caller's, which is the caller's again whatever happens meanwhile.
+def _on_side_stream(side: Any) -> Iterator[None]:
+    """Switch to a stream beside the caller's, and back to the caller's whatever happens.
 
-    Nor do the caller's own hooks see what is saved for a gradient meanwhile.
+    The caller's saved-tensor hooks do not see what is saved for the gradient meanwhile.
     """
     here = torch.cuda.current_stream(side.device)
     side.wait_stream(here)
     try:
-        with saved_tensors_hooks(lambda one: one, lambda one: one):
+        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
             yield
     finally:
-        torch.cuda.set_stream(here)  # a capture that fails does not leave its own
+        torch.cuda.set_stream(here)  # a capture that fails leaves its own stream current
         here.wait_stream(side)
 
 
 @contextmanager
-def _as_it_was(loss: nn.Module, device: torch.device) -> Iterator[None]:
-    """What calls change meanwhile, a loss's memory and the device's random numbers, is put back."""
-    before = [(one, one._version, one.clone()) for one in loss.buffers()]
+def _restore_state(loss: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore what warm-up calls change: the loss's buffers and the device's random state."""
+    before = [(buffer, buffer._version, buffer.clone()) for buffer in loss.buffers()]
     try:
         with torch.random.fork_rng([device]):
             yield
     finally:
         with torch.no_grad():
-            for one, version, kept in before:
-                if one._version != version:
-                    one.copy_(kept)
+            for buffer, version, saved in before:
+                if buffer._version != version:
+                    buffer.copy_(saved)

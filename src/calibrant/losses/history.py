@@ -1,4 +1,4 @@
-"""Which training samples were classified right so far: the memory of losses that rank by it."""
+"""The record of which training samples were classified right, for losses that rank by it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.functional.errors import InputError, first
+from calibrant.core.errors import InputError, first
 from calibrant.losses.common import Rows
 
 
 class CorrectnessHistory(nn.Module):
-    """How often each of ``num_samples`` training samples was seen, and classified right.
+    """How often each training sample was seen, and how often it was classified right.
 
-    Integer buffers, so that they are saved in a ``state_dict``, move with the module and
+    The counts are integer buffers: a ``state_dict`` holds them, they move with the module and
     survive a cast to half precision. Under data parallelism each process counts its own rows;
     `synchronize` adds up what all have counted since the last time. Keep the loss outside
     ``DistributedDataParallel``, which would overwrite buffers with those of the first process.
+
+    Args:
+        num_samples: The size of the training set.
     """
 
     counts: Tensor  # (2, num_samples): times classified right, times seen
@@ -27,25 +30,25 @@ class CorrectnessHistory(nn.Module):
         super().__init__()
         if not isinstance(num_samples, int) or num_samples < 1:
             raise InputError(
-                "num_samples is how many samples the training set has, and index= which of them "
-                f"each row is: found num_samples={num_samples!r}"
+                "num_samples must be the size of the training set, which index= counts, found "
+                f"num_samples={num_samples!r}"
             )
         self.register_buffer("counts", torch.zeros(2, num_samples, dtype=torch.int32))
         self.register_buffer("merged", torch.zeros(2, num_samples, dtype=torch.int32))
 
     def places(self, input: Tensor, index: Tensor | None) -> Tensor:
-        """``index``, checked and where the counts are: one number in 0..num_samples−1 a row."""
+        """Check ``index``, one number in 0..num_samples−1 per row, and move it to the device."""
         number = self.counts.shape[1]
         if input.ndim != 2:
             raise InputError(
-                "a history of training samples goes with one prediction a sample: logits must "
+                "a history of training samples needs one prediction per sample: logits must "
                 f"have shape (N,K), found {tuple(input.shape)}"
             )
         if index is None or (isinstance(index, Tensor) and not index.numel() and len(input)):
             raise InputError(
-                "this loss remembers training samples and needs to know which each row is: call "
-                f"loss(input, target, index=...) with numbers in 0..{number - 1} (have the data "
-                "set give each sample's number beside its label)"
+                "this loss remembers training samples and needs the sample of each row: call "
+                f"loss(input, target, index=...) with numbers in 0..{number - 1} (let the data "
+                "set return each sample's number with its label)"
             )
         if not isinstance(index, Tensor):
             raise InputError(f"index must be a tensor, found {type(index).__name__}")
@@ -59,7 +62,7 @@ class CorrectnessHistory(nn.Module):
                 f"the history is on {self.counts.device} and the logits are on {input.device}: "
                 "move the loss there with loss.to(...)"
             )
-        # Reading values would wait for a device, and break a graph.
+        # Reading values would wait for a device and break a graph.
         if index.device.type == "cpu" and not torch.compiler.is_compiling():
             outside = index[(index < 0) | (index >= number)]
             if len(outside):
@@ -70,13 +73,19 @@ class CorrectnessHistory(nn.Module):
         return index.to(self.counts.device, torch.int64, non_blocking=True)
 
     def of(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """How often these samples were classified right, and seen."""
+        """Return how often these samples were classified right, and seen."""
         right, seen = self.counts.index_select(1, index).unbind(0)
         return right, seen
 
     @torch.no_grad()
     def record(self, index: Tensor, correct: Tensor, counts: Tensor | None = None) -> None:
-        """Count these samples as seen, and as right where ``correct``, in rows that count."""
+        """Count these samples as seen, and as right where ``correct``.
+
+        Args:
+            index: The training sample of each row.
+            correct: Whether each row was classified right.
+            counts: Which rows to record; None for all.
+        """
         seen = torch.ones_like(correct) if counts is None else counts
         more = torch.stack((correct & seen, seen)).to(self.counts.dtype)
         if torch.compiler.is_compiling():
@@ -86,7 +95,7 @@ class CorrectnessHistory(nn.Module):
 
     @torch.no_grad()
     def synchronize(self, group: Any = None) -> None:
-        """Add up what every process has counted since the last time: call it after an epoch.
+        """Add up what every process has counted since the last time: call it after each epoch.
 
         Call it before saving too, so that one process's ``state_dict`` holds everything.
         """
@@ -97,28 +106,28 @@ class CorrectnessHistory(nn.Module):
         self.counts.copy_(self.merged)
 
     def extra_repr(self) -> str:
-        """Its size."""
+        """Show the number of samples."""
         return f"num_samples={self.counts.shape[1]}"
 
 
-def right_now(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Whether ŷ = y a row, and whether the row counts; of soft labels y is the largest class."""
+def judge_rows(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return whether ŷ = y per row, and which rows count; of soft labels y is the largest class."""
     label = rows.labels if rows.soft is None else rows.soft.argmax(1)
     assert label is not None
     return rows.top[1] == label, rows.counts
 
 
 def partners(counts: Tensor) -> Tensor:
-    """For each row that counts, the next one that does, the last one's being the first."""
+    """Return for each row that counts the next one that does; the last one's is the first."""
     order = counts.to(torch.uint8).argsort(stable=True, descending=True)
     following = torch.arange(1, len(counts) + 1, device=counts.device) % counts.sum().clamp_min(1)
     return torch.empty_like(order).scatter(0, order, order.gather(0, following))
 
 
 def gaps(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """h_i − h_j and κ_i − κ_j of the pairs (i, j = i+1 cyclic); h is right/seen, in [0,1].
+    """Compute h_i − h_j and κ_i − κ_j of the pairs (i, j = i+1 cyclic); h is right/seen, in [0,1].
 
-    Where either was never seen the history has nothing to say, and h_i − h_j is 0.
+    Where either was never seen, h_i − h_j is 0.
     """
     if torch.compiler.is_compiling():
         past = _past_opaque(confidence.detach(), right, seen, counts)
@@ -128,7 +137,7 @@ def gaps(confidence: Tensor, right: Tensor, seen: Tensor, counts: Tensor) -> tup
 
 
 def _past(confidence: Tensor, right: Tensor, seen: Tensor, pair: Tensor) -> Tensor:
-    rate = right.to(confidence.dtype) / seen  # NaN where never seen, and so is what it is less
+    rate = right.to(confidence.dtype) / seen  # NaN where never seen, and so are its differences
     return (rate - rate.gather(0, pair)).nan_to_num(0.0, 0.0, 0.0)
 
 
@@ -136,8 +145,8 @@ def _rise(confidence: Tensor, pair: Tensor) -> Tensor:
     return confidence - confidence.gather(0, pair)
 
 
-# What follows is opaque to torch.compile. Of the same steps torch 2.11's compiler made code for
-# GPUs whose gradient was some per cent off with 10 classes or fewer.
+# torch.compile treats these operators as opaque. From the plain steps torch 2.11's compiler made
+# GPU code whose gradient was some per cent off with 10 classes or fewer.
 @torch.library.custom_op(
     "calibrant::past",
     mutates_args=(),

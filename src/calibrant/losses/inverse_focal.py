@@ -1,4 +1,4 @@
-"""Inverse focal loss: cross-entropy that cares more about what is already certain."""
+"""Inverse focal loss: cross-entropy with more weight on rows that are already certain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of
+from calibrant.losses.common import IGNORED, Input, reduce, rows_of, take_expectation
 from calibrant.losses.focal import check_gamma
 
 # The loss falls with p_y everywhere as long as γ ≤ (1+p)/(−p ln p) for every p. That is least
@@ -26,13 +26,21 @@ def inverse_focal(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−(1+p_y)^γ ln p_y of (N,K,...) logits (r-aurc eq. 3).
+    """Compute the inverse focal loss, −(1+p_y)^γ ln p_y (r-aurc eq. 3).
 
     Its derivative by p_y is −γ(1+p)^(γ−1) ln p − (1+p)^γ / p; r-aurc's eq. 39–40 have the
-    sign of the first term wrong. It turns positive somewhere, and the loss then drives p_y
-    down there, for γ > min over p of (1+p)/(−p ln p) = 1/W(1/e) = 3.5911, with W Lambert's
-    function: a larger γ warns. Good γ per network are in r-aurc's table 4. Of class
-    probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+    sign of the first term wrong. For γ > min over p of (1+p)/(−p ln p) = 1/W(1/e) = 3.5911, with
+    W Lambert's function, the derivative is positive somewhere, and the loss drives p_y down there:
+    such a γ warns. Of class probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        gamma: γ, 0 or more; 0 is cross-entropy.
+            Default: 1.5 (ours: between the 1 to 3 that r-aurc's table 4 lists by network).
+        weight: One weight for each class. Default: None (torch.nn.CrossEntropyLoss).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'none', 'mean' or 'sum'. Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     check_gamma(gamma)
     _warn_where_rising(gamma)
@@ -48,7 +56,7 @@ def _loss(
     reduction: str,
 ) -> Tensor:
     rows = rows_of(input, target, ignore_index)
-    values = expected(rows, lambda cost: (1.0 + (-cost).exp()) ** gamma * cost, weight)
+    values = take_expectation(rows, lambda cost: (1.0 + (-cost).exp()) ** gamma * cost, weight)
     return reduce(values, rows, reduction, weight)
 
 
@@ -62,7 +70,10 @@ def _warn_where_rising(gamma: float) -> None:
 
 
 class InverseFocal(PrimaryLoss):
-    """See `inverse_focal`. A γ that makes the loss rise warns once, when it is made."""
+    """Inverse focal loss. See `inverse_focal` for the formula and the options.
+
+    A γ above 3.59 warns once, when the loss is made.
+    """
 
     name = "inverse_focal"
 
@@ -73,5 +84,5 @@ class InverseFocal(PrimaryLoss):
         self.gamma = gamma
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return _loss(input, target, self.gamma, **self.options())

@@ -1,4 +1,4 @@
-"""Kernel calibration error of whole probability vectors, to train with (KDE-XE)."""
+"""KDE-XE's kernel calibration error of whole probability vectors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
-from calibrant.functional.kernels import affinity, best_bandwidth, blocks, log_constants
+from calibrant.core.errors import InputError
+from calibrant.functional.kernels import affinity, best_bandwidth, log_constants, pair_slices
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import IGNORED, Input, batch_value, label_table, row_mean, rows_of
 
@@ -21,18 +21,27 @@ def kde_ece(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """Mean over rows j of ‖E[y|f_j] − f_j‖_p^p, f = softmax of (N,K) logits.
+    """Compute the mean over rows j of ‖E[y|f_j] − f_j‖_p^p, f = softmax of the logits.
 
-    Popordanoska et al. 2022, canonical ECE^KDE, of which the five papers print no equation:
+    Popordanoska et al. 2022, canonical ECE^KDE; the five papers print no equation.
     E[y|f_j] = Σ_{i≠j} k(f_j; f_i) y_i over Σ_{i≠j} k(f_j; f_i), k the Dirichlet kernel, in log
-    space and float64. ``bandwidth`` is that of largest leave-one-out likelihood of the batch, a
-    constant to the gradient, unless given.
-    A network that has learned nothing yet gives rows close together, for which it is tiny and
-    the gradient, which grows with 1/h, outweighs cross-entropy's: training may then end at one
-    prediction for all, which is calibrated too. Give a bandwidth (0.05, say) from scratch.
-    No root is taken for p > 1, as in the authors' code. Class probabilities take the place of
-    the onehot y. 0 for fewer than two rows. Dense (N,K,...) logits are refused: every row is
-    compared with every other.
+    space and float64. No root is taken for p > 1, as in the authors' code. Class probabilities
+    take the place of the onehot y. The value is 0 for fewer than two rows. Dense (N,K,...) logits
+    raise an error: every row is compared with every other.
+
+    Args:
+        input: Logits, (N,K).
+        target: Class indices, (N,), or class probabilities, (N,K).
+        order: p, 1 or more. Default: 1.0 (Popordanoska et al. 2022).
+        bandwidth: The kernel's h; None takes the one of largest leave-one-out likelihood of the
+            batch, as a constant. Give a number (0.05, say) to train from scratch: the rows of an
+            untrained network lie close together, so the likelihood chooses a tiny h, and the
+            gradient, which grows with 1/h, outweighs cross-entropy's. Training may then end at
+            one prediction for all rows, which is calibrated too.
+            Default: None (Popordanoska et al. 2022).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     _check(order, bandwidth)
     rows = rows_of(input, target, ignore_index)
@@ -52,25 +61,29 @@ def kde_ece(
     constants = log_constants(points, width) - 1e30 * ~rows.counts
     means = torch.cat(
         [
-            torch.softmax(affinity(points, logs, some) / width + constants, dim=1) @ labels
-            for some in blocks(len(points), len(points))
+            torch.softmax(affinity(points, logs, part) / width + constants, dim=1) @ labels
+            for part in pair_slices(len(points), len(points))
         ]
     )
     errors = (means - points).abs().pow(order).sum(1)
-    # A row alone is compared with none.
+    # A single row has none to compare with.
     value = row_mean(errors, rows).where(rows.counts.sum() > 1, 0).to(rows.logits.dtype)
     return batch_value(value, rows, reduction)
 
 
 def _check(order: float, bandwidth: float | None) -> None:
     if not 1 <= order < float("inf"):
-        raise InputError(f"order is 1 or more, found {order!r}")
+        raise InputError(f"order must be 1 or more, found {order!r}")
     if bandwidth is not None and not 0 < bandwidth < float("inf"):
         raise InputError(f"bandwidth must be positive, found {bandwidth!r}")
 
 
 class KernelECE(SecondaryLoss):
-    """See `kde_ece`. Under data parallelism it sees the rows of the local batch only."""
+    """Kernel calibration error. See `kde_ece` for the formula and the options.
+
+    Its weight β is 0.5 unless given (r-aurc, section 5, for CIFAR-100; 0.3 for CIFAR-10). Under
+    data parallelism it sees the rows of the local batch only.
+    """
 
     name = "kde_ece"
     beta = 0.5
@@ -83,5 +96,5 @@ class KernelECE(SecondaryLoss):
         self.order, self.bandwidth = order, bandwidth
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return kde_ece(input, target, order=self.order, bandwidth=self.bandwidth, **self.options())

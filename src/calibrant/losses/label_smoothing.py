@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Common, PrimaryLoss
-from calibrant.losses.common import IGNORED, Input, expected, reduce, rows_of, weigh
+from calibrant.losses.common import IGNORED, Input, reduce, rows_of, take_expectation, weigh
 
 
 def label_smoothing(
@@ -20,30 +20,40 @@ def label_smoothing(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """−Σ_k q_k ln p_k of (N,K,...) logits, q = (1−ε)·onehot + ε/K (acls eq. 4).
+    """Compute −Σ_k q_k ln p_k with the smoothed label q = (1−ε)·onehot + ε/K (acls eq. 4).
 
-    Class-probability targets take the place of the onehot. ``weight`` weighs a sample by its
-    class, where `torch.nn.CrossEntropyLoss` weighs the classes of the smoothed label.
+    Class probabilities take the place of the onehot label.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        smoothing: ε, the share of the label that is spread over all classes.
+            Default: 0.05 (Mukhoti et al. 2020, LS-0.05).
+        weight: One weight for each class, applied to the rows of that class;
+            `torch.nn.CrossEntropyLoss` weighs the classes of the smoothed label instead.
+            Default: None (torch.nn.CrossEntropyLoss).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'none', 'mean' or 'sum'. Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     _check(smoothing)
     rows = rows_of(input, target, ignore_index)
-    log_true = -expected(rows, lambda cost: cost)
-    values = rows.kept(smoothed(log_true, rows.log_probs.mean(1), smoothing))
+    log_true = -take_expectation(rows, lambda cost: cost)
+    values = rows.mask_ignored(smooth_cross_entropy(log_true, rows.log_probs.mean(1), smoothing))
     return reduce(weigh(values, rows, weight), rows, reduction, weight)
 
 
-def smoothed(log_true: Tensor, log_mean: Tensor, smoothing: float) -> Tensor:
-    """−(1−ε) ln p_y − ε·(1/K) Σ_k ln p_k."""
+def smooth_cross_entropy(log_true: Tensor, log_mean: Tensor, smoothing: float) -> Tensor:
+    """Compute −(1−ε) ln p_y − ε·(1/K) Σ_k ln p_k."""
     return torch.sub(-(1.0 - smoothing) * log_true, log_mean, alpha=smoothing)
 
 
 def _check(smoothing: float) -> None:
     if not 0 <= smoothing <= 1:
-        raise InputError(f"smoothing lies in [0, 1], found {smoothing!r}")
+        raise InputError(f"smoothing must lie in [0, 1], found {smoothing!r}")
 
 
 class LabelSmoothing(PrimaryLoss):
-    """See `label_smoothing`."""
+    """Label smoothing. See `label_smoothing` for the formula and the options."""
 
     name = "label_smoothing"
 
@@ -53,5 +63,5 @@ class LabelSmoothing(PrimaryLoss):
         self.smoothing = smoothing
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return label_smoothing(input, target, smoothing=self.smoothing, **self.options())

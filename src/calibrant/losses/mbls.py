@@ -1,4 +1,4 @@
-"""Margin-based label smoothing: no logit should lie further than a margin below the largest."""
+"""Margin-based label smoothing: keep every logit within a margin of the largest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import IGNORED, Input, batch_value, row_mean, rows_of
 
@@ -19,32 +19,45 @@ def mbls(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """Mean over rows and classes of ReLU(z_ŷ − z_k − M) of (N,K,...) logits.
+    """Compute the mean over rows and classes of ReLU(z_ŷ − z_k − M) (Liu et al. 2022).
 
-    Liu et al. 2022; acls supplement (14), which prints a sum over k where the published
-    figures come from the mean. Differentiated whole: acls supplement (15) leaves out the
-    derivative through z_ŷ. Labels only say which rows count. M = 10 (6 for CIFAR-10).
+    acls supplement (14) prints a sum over k; the published figures come from the mean. It is
+    differentiated whole: acls supplement (15) leaves out the derivative through z_ŷ. Labels only
+    say which rows are ignored.
+
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        margin: M, the distance between logits that is free; the papers take 6 for CIFAR-10.
+            Default: 10.0 (Liu et al. 2022; acls, section 4.1).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     check_margin(margin)
     rows = rows_of(input, target, ignore_index)
     largest = rows.logits.max(1, keepdim=True).values
-    values = beyond(largest - rows.logits, margin).mean(1)
+    values = excess(largest - rows.logits, margin).mean(1)
     return batch_value(row_mean(values, rows), rows, reduction)
 
 
-def beyond(gap: Tensor, margin: float) -> Tensor:
-    """ReLU(gap − M) of gaps of 0 or more, in one operation."""
+def excess(gap: Tensor, margin: float) -> Tensor:
+    """Compute ReLU(gap − M) of gaps of 0 or more, in one operation."""
     return F.softshrink(gap, margin)
 
 
 def check_margin(margin: float) -> None:
-    """A margin is a distance between logits."""
+    """Raise unless the margin is a distance: finite, and 0 or more."""
     if not 0 <= margin < float("inf"):
-        raise InputError(f"margin is a distance between logits, 0 or more, found {margin!r}")
+        raise InputError(f"margin must be a distance between logits, 0 or more, found {margin!r}")
 
 
 class MarginLabelSmoothing(SecondaryLoss):
-    """See `mbls`. A mean over samples, so a smaller local batch is no matter."""
+    """Margin-based label smoothing. See `mbls` for the formula and the options.
+
+    Its weight β is 0.1 unless given (Liu et al. 2022). It is a mean over samples, so the size of
+    a local batch does not matter.
+    """
 
     name = "mbls"
     local_batch = False  # a mean over samples
@@ -56,5 +69,5 @@ class MarginLabelSmoothing(SecondaryLoss):
         self.margin = margin
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return mbls(input, target, margin=self.margin, **self.options())

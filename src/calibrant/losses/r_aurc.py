@@ -1,4 +1,4 @@
-"""Regularised AURC: cross-entropy weighted by how confident a row is among its batch."""
+"""Regularised AURC: cross-entropy weighted by the rank of a row's confidence in its batch."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
-from calibrant.functional.soft_ranks import hard_rank as rank_without_gradient
-from calibrant.functional.soft_ranks import soft_rank
+from calibrant.core.errors import InputError
+from calibrant.functional.soft_rank.ranks import hard_rank as rank_without_gradient
+from calibrant.functional.soft_rank.ranks import soft_rank
 from calibrant.losses.base import Common, PrimaryLoss
 from calibrant.losses.common import (
     IGNORED,
     Input,
     Rows,
-    expected,
     negative_entropy,
     reduce,
     rows_of,
+    take_expectation,
 )
 
 Confidence = Callable[[Tensor], Tensor]  # (N,K) or (N,K,L) log-probabilities to (N,) or (N,L)
@@ -33,52 +33,71 @@ def r_aurc(
     strength: float = 0.05,
     csf: str | Confidence = "msp",
     hard_rank: bool = False,
+    reference_batch: int | None = None,
     weight: Tensor | None = None,
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """(1−λ)·CE + λ·[−ln(1 − r̂/(n+1))·CE] of (N,K,...) logits (r-aurc eq. 20 and 23).
+    """Compute (1−λ)·CE + λ·[−ln(1 − r̂/(n+1))·CE] (r-aurc eq. 20 and 23).
 
     r̂ is the soft rank (`functional.soft_rank`), 1..n in ascending order, of a row's
     confidence among the n rows of the batch that are not ignored; its gradient is kept
     (eq. 41–45). The paper's algorithm 1 drops the division by n+1, without which the
-    logarithm has no value; it is kept.
+    logarithm has no value; it is kept. Under data parallelism rows are ranked within the
+    process's own batch.
 
-    ``lam`` is λ: 0 is cross-entropy, 1 the AURC alone. ``strength`` is the soft rank's ε, used
-    as given at any batch size; the paper takes 0.05 for 10 classes, else 0.01. The soft ranks
-    span at most (max g − min g)/ε places: about 20 of 127 for ``msp`` at 0.05, a mild
-    reweighting, and most of the batch at 0.01; in a dense batch of many thousand rows nearly
-    none, so that every weight is near ln 2 unless ε is smaller. ``hard_rank=True`` ranks
-    exactly, ties sharing their mean rank, without a gradient through the rank.
-
-    ``csf`` is the confidence g (table 3): ``msp``, max p; ``margin``, the largest p less the
-    second; ``neg_entropy``, Σ_k p_k ln p_k (the table prints it over logits: it is meant over
-    p); or a function from log-probabilities, classes in dimension 1, to one finite number a
-    row. Under data parallelism ranks are those within the process's own batch.
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        lam: λ, the weight of the AURC part: 0 is cross-entropy, 1 the AURC alone.
+            Default: 0.5 (r-aurc, section 5).
+        strength: ε of the soft rank. The soft ranks span at most (max g − min g)/ε places:
+            about 20 of 127 for ``msp`` at 0.05, a mild reweighting, and most of the batch at
+            0.01; in a dense batch of many thousand rows nearly none, so that every weight is
+            near ln 2 unless ε is smaller or ``reference_batch`` is set.
+            Default: 0.05 (r-aurc, section 5, for CIFAR-10; 0.01 for its other data sets).
+        csf: The confidence g (table 3): 'msp', max p; 'margin', the largest p less the second;
+            'neg_entropy', Σ_k p_k ln p_k (the table prints it over logits; it is meant over p);
+            or a function from log-probabilities, classes in dimension 1, to one finite number
+            per row. Default: 'msp' (ours: the first of r-aurc's table 3).
+        hard_rank: Rank exactly, ties sharing their mean rank, with no gradient through the rank.
+            ``strength`` and ``reference_batch`` then have no effect.
+            Default: False (r-aurc, section 4.2).
+        reference_batch: B, the batch size that ``strength`` belongs to. The weights depend on
+            ε·(n+1), so a batch with n counted rows is ranked with ε·(B+1)/(n+1), which is ε at
+            n = B. The paper trains in batches of 128 (section 7.4). None uses ε as it is.
+            Default: None (ours: what stored runs have; 128 makes the paper's loss at any batch).
+        weight: One weight for each class. Default: None (torch.nn.CrossEntropyLoss).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'none', 'mean' or 'sum'. Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
-    _check(lam, strength, csf)
+    _check(lam, strength, csf, reference_batch)
     rows = rows_of(input, target, ignore_index)
-    loss = expected(rows, lambda cost: cost, weight)
+    loss = take_expectation(rows, lambda cost: cost, weight)
     # An infinite confidence ranks above all and pools with none: ignored rows take the places
-    # past n, and leave the others' ranks as if they were not there.
+    # past n and do not change the other ranks.
     confidence = _confidence(rows, csf).where(rows.counts, torch.inf).reshape(-1)
     if hard_rank:
         rank = rank_without_gradient(confidence)
     else:
+        if reference_batch is not None:
+            # The rank of g at ε·(B+1)/(n+1) is that of g·(n+1)/(B+1) at ε; n stays on its device.
+            count = rows.counts.sum().to(confidence.dtype)
+            confidence = confidence * ((count + 1) / (reference_batch + 1))
         rank = soft_rank(confidence, strength=strength)
     values = (1.0 - lam + lam * _rank_weight(rank.reshape(loss.shape), rows.counts)) * loss
     return reduce(values, rows, reduction, weight)
 
 
 def _rank_weight(rank: Tensor, counts: Tensor) -> Tensor:
-    """−ln(1 − r/(n+1)), n the number of rows that count; of the others something finite."""
+    """Compute −ln(1 − r/(n+1)), n the number of rows that count; finite for the others too."""
     share = rank / (counts.sum() + 1)
     # Ranks of ignored rows pass n, and in float32 n/(n+1) itself is 1 from 2^24 rows on.
     return -torch.log1p(-share.clamp_max(1.0 - torch.finfo(share.dtype).eps))
 
 
 def _confidence(rows: Rows, csf: str | Confidence) -> Tensor:
-    """One number a row, larger where the row is more certain."""
+    """Compute one number per row, larger where the row is more certain."""
     if csf == "msp":
         return rows.top[0].exp()
     if csf == "margin":
@@ -87,29 +106,33 @@ def _confidence(rows: Rows, csf: str | Confidence) -> Tensor:
     if csf == "neg_entropy":
         return negative_entropy(rows)
     assert callable(csf)
-    found = csf(rows.log_probs)
-    if found.shape != rows.counts.shape:
+    values = csf(rows.log_probs)
+    if values.shape != rows.counts.shape:
         raise InputError(
-            f"csf must return one number a row, of shape {tuple(rows.counts.shape)} for "
+            f"csf must return one number per row, of shape {tuple(rows.counts.shape)} for "
             f"log-probabilities of shape {tuple(rows.log_probs.shape)}, found "
-            f"{tuple(found.shape)}"
+            f"{tuple(values.shape)}"
         )
-    return found
+    return values
 
 
-def _check(lam: float, strength: float, csf: str | Confidence) -> None:
+def _check(lam: float, strength: float, csf: str | Confidence, reference_batch: int | None) -> None:
     if not 0 <= lam <= 1:
-        raise InputError(f"lam lies in [0, 1], found {lam!r}")
+        raise InputError(f"lam must lie in [0, 1], found {lam!r}")
     if not strength > 0:
         raise InputError(
             f"strength must be positive, found {strength!r}; for exact ranks use hard_rank=True"
         )
     if not callable(csf) and csf not in ("msp", "margin", "neg_entropy"):
-        raise InputError(f"csf is msp, margin, neg_entropy or a function, found {csf!r}")
+        raise InputError(f"csf must be msp, margin, neg_entropy or a function, found {csf!r}")
+    if reference_batch is not None and (type(reference_batch) is not int or reference_batch < 1):
+        raise InputError(
+            f"reference_batch is a whole number of at least 1, or None, found {reference_batch!r}"
+        )
 
 
 class RegularizedAURC(PrimaryLoss):
-    """See `r_aurc`."""
+    """Regularised AURC. See `r_aurc` for the formula and the options."""
 
     name = "r_aurc"
     local_batch = True
@@ -121,15 +144,17 @@ class RegularizedAURC(PrimaryLoss):
         strength: float = 0.05,
         csf: str | Confidence = "msp",
         hard_rank: bool = False,
+        reference_batch: int | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        _check(lam, strength, csf)
+        _check(lam, strength, csf, reference_batch)
         self.lam, self.strength = lam, strength
         self.csf, self.hard_rank = csf, hard_rank
+        self.reference_batch = reference_batch
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return r_aurc(
             input,
             target,
@@ -137,5 +162,6 @@ class RegularizedAURC(PrimaryLoss):
             strength=self.strength,
             csf=self.csf,
             hard_rank=self.hard_rank,
+            reference_batch=self.reference_batch,
             **self.options(),
         )

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.losses.base import Reduced, SecondaryLoss
 from calibrant.losses.common import IGNORED, Input, batch_value, correctness, label_table, rows_of
 
-TINY = 1e-12  # of an error whose p-th power is under the root
+TINY = 1e-12  # the smallest error with a gradient
 
 
 def sb_ece(
@@ -25,17 +25,28 @@ def sb_ece(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """SB-ECE of a batch of (N,K,...) logits, soft-calibration eq. 11 (`bin`) or 12 (`label`).
+    """Compute SB-ECE of a batch, soft-calibration eq. 11 (`bin`) or 12 (`label`).
 
-    ``form="label"`` is what the paper trains (appendix G), though only `bin` goes to 0 for
-    calibrated data (appendix H). ``over="top"`` takes c = max p and a = 1[ŷ = y];
-    ``over="classes"`` is the marginal form that appendix J suggests: every class k with
-    c = p_k and a = 1[y = k] has bins of its own, and the mean over classes is under the root,
-    as in `metrics.marginal_ece`; it holds a few tensors of N·K·M numbers.
+    Class probabilities take the place of a. Under data parallelism the value is that of the local
+    batch.
 
-    ``temperature`` is T of the membership, softmax over bins of −(c−ξ_j)²/T: as T → 0 the bins
-    become hard. The paper leaves T open; at 0.01 a row belongs to three or four of 15 bins.
-    ``order`` is p. Class probabilities take the place of a. The value is of the local batch.
+    Args:
+        input: Logits, (N,K) or (N,K,...).
+        target: Class indices, (N,...), or class probabilities, (N,K,...).
+        form: 'label', eq. 12, or 'bin', eq. 11; only 'bin' goes to 0 for calibrated data (appendix
+            H). Default: 'label' (soft-calibration, appendix G).
+        over: 'top' takes c = max p and a = 1[ŷ = y]; 'classes' is the marginal form that appendix
+            J suggests: every class k has bins of its own, with c = p_k and a = 1[y = k], and the
+            mean over classes is under the root, as in `metrics.marginal_ece`. It holds a few
+            tensors of N·K·M numbers. Default: 'top' (soft-calibration, section 4.1).
+        num_bins: M, the number of equal-width bins. Default: 15 (soft-calibration, appendix G).
+        temperature: T of the membership, softmax over bins of −(c−ξ_j)²/T; as T → 0 the bins
+            become hard. Default: 0.01 (ours: the paper tunes T and prints no value; a row then
+            belongs to three or four of 15 bins).
+        order: p of the norm, 1 or more. Default: 2.0 (soft-calibration, table 2).
+        ignore_index: The label of rows to leave out. Default: -100 (torch.nn.CrossEntropyLoss).
+        reduction: 'mean', or 'sum' for the value times the number of rows that count.
+            Default: 'mean' (torch.nn.CrossEntropyLoss).
     """
     _check(form, over, num_bins, temperature, order)
     rows = rows_of(input, target, ignore_index)
@@ -59,7 +70,7 @@ def sb_ece(
 
 
 def membership(confidence: Tensor, num_bins: int, temperature: float) -> Tensor:
-    """u_j(c) = softmax_j(−(c − ξ_j)²/T), ξ_j the centres of M equal-width bins: bins first."""
+    """Compute u_j(c) = softmax_j(−(c − ξ_j)²/T), ξ_j the M bins' centres; bins come first."""
     edge = 0.5 / num_bins
     how = {"dtype": confidence.dtype, "device": confidence.device}
     centres = torch.linspace(edge, 1.0 - edge, num_bins, **how)  # type: ignore[call-overload]
@@ -77,12 +88,20 @@ def soft_binned_error(
     order: float = 2.0,
     counts: Tensor | None = None,
 ) -> Tensor:
-    """(Σ_j S_j/N |A_j−C_j|^p)^(1/p), or (1/N Σ_i Σ_j u_j(c_i)|A_j−c_i|^p)^(1/p).
+    """Compute (Σ_j S_j/N |A_j−C_j|^p)^(1/p), or (1/N Σ_i Σ_j u_j(c_i)|A_j−c_i|^p)^(1/p).
 
-    S_j, C_j and A_j are the soft size, mean confidence and accuracy of bin j (eq. 8 to 10).
-    Of (N,) confidences, or of (N,K,...) ones: then each class has its own bins, and the mean
-    over classes is under the root. ``counts`` says which rows do, (N,) or (N,1,...). A bin
-    nobody is in counts for nothing, and the gradient at an error of 0 is 0.
+    S_j, C_j and A_j are the soft size, mean confidence and accuracy of bin j (eq. 8 to 10). An
+    empty bin adds nothing, and the gradient at an error of 0 is 0.
+
+    Args:
+        confidence: Confidences, (N,), or (N,K,...): each class then has its own bins, and the
+            mean over classes is under the root.
+        correct: Whether each is right, of the same shape.
+        form: See `sb_ece`. Default: 'label' (soft-calibration, appendix G).
+        num_bins: See `sb_ece`. Default: 15 (soft-calibration, appendix G).
+        temperature: See `sb_ece`. Default: 0.01 (ours: as in `sb_ece`).
+        order: See `sb_ece`. Default: 2.0 (soft-calibration, table 2).
+        counts: Which rows are not ignored, (N,) or (N,1,...). Default: None (ours: all rows).
     """
     _check(form, "top", num_bins, temperature, order)
     by_class = confidence.ndim > 1
@@ -110,7 +129,7 @@ def _power(gap: Tensor, order: float) -> Tensor:
 
 
 def _root(power: Tensor, order: float) -> Tensor:
-    """power^(1/p); below an error of TINY, where the root's slope has no end, a flat 0."""
+    """Compute power^(1/p); below an error of TINY, where the root's slope is infinite, a flat 0."""
     if order == 1:
         return power
     floor = max(TINY**order, torch.finfo(power.dtype).tiny)
@@ -121,9 +140,9 @@ def _root(power: Tensor, order: float) -> Tensor:
 
 def _check(form: str, over: str, num_bins: int, temperature: float, order: float) -> None:
     if form not in ("bin", "label"):
-        raise InputError(f"form is bin or label, found {form!r}")
+        raise InputError(f"form must be bin or label, found {form!r}")
     if over not in ("top", "classes"):
-        raise InputError(f"over is top or classes, found {over!r}")
+        raise InputError(f"over must be top or classes, found {over!r}")
     whole = num_bins >= 1 and num_bins == int(num_bins)
     if not (temperature > 0 and whole and 1 <= order < float("inf")):
         raise InputError(
@@ -133,7 +152,7 @@ def _check(form: str, over: str, num_bins: int, temperature: float, order: float
 
 
 class SoftBinnedECE(SecondaryLoss):
-    """See `sb_ece`."""
+    """Soft-binned ECE. See `sb_ece` for the formula and the options."""
 
     name = "sb_ece"
 
@@ -153,7 +172,7 @@ class SoftBinnedECE(SecondaryLoss):
         self.temperature, self.order = temperature, order
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return sb_ece(
             input,
             target,

@@ -14,7 +14,7 @@ from calibrant.metrics.classwise import (
 from calibrant.metrics.kernel import kde_ece
 from calibrant.metrics.means import accuracy, brier, classwise_nll_std, mean_entropy, nll
 from calibrant.metrics.ood import fpr95, ood_auroc
-from calibrant.metrics.registry import available, measure
+from calibrant.metrics.registry import available, measure, register
 from calibrant.metrics.segmentation import miou
 from calibrant.metrics.selective import (
     augrc,
@@ -64,6 +64,7 @@ __all__ = [
     "miou",
     "nll",
     "ood_auroc",
+    "register",
     "risk_at_coverage",
     "smooth_ece",
     "sweep_ece",

@@ -1,9 +1,9 @@
 """What a metric is: one or more streaming states, and a value computed from them.
 
-A *state* is fed blocks of rows (`update`), joined with another of its kind (`merge`) and
-holds either sums, of fixed size, or what was kept of each row. A *measure* names the
-states it needs and turns them into one number. Measures that need the same state share
-it, so that several figures cost one pass.
+A *state* takes in blocks of rows (`update`), merges with another state of its kind (`merge`)
+and holds either sums, of fixed size, or lists of values of each row. A *measure* names the
+states it needs and turns them into one number. Measures that need the same state share it,
+so several metrics cost one pass.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.blocks import Array, Block, blocks, warn_of_probabilities
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.functional.arrays import Array
+from calibrant.functional.blocks import Block, blocks, warn_of_probabilities
 
 S = TypeVar("S", bound="State")
+_NO_ROWS = "no rows were seen: none were given, or all were ignored"
 
 
 class State:
-    """A streaming state. Subclasses are dataclasses of options with tensors beside them.
+    """A streaming state. Subclasses are dataclasses of options, with tensors that they fill.
 
-    ``sums`` names attributes that merge by adding; ``kept`` names lists of tensors, one a
-    block, that merge by joining: their memory grows with the number of rows.
+    ``sums`` names the tensors that merge by addition. ``lists`` names the lists of tensors,
+    one tensor a block, that merge by concatenation: their memory grows with the rows.
     """
 
     sums: ClassVar[tuple[str, ...]] = ()
-    kept: ClassVar[tuple[str, ...]] = ()
+    lists: ClassVar[tuple[str, ...]] = ()
     num_labels: ClassVar[int | None] = None  # 2 where labels are not classes
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         raise NotImplementedError
 
     def merge(self: S, other: S) -> S:
-        """Take in everything another state of the same options has seen."""
+        """Add all rows of another state of the same options."""
         if self.options() != other.options():
             raise InputError(f"cannot merge {self!r} with {other!r}: their options differ")
         for name in self.sums:
@@ -52,27 +54,27 @@ class State:
                 )
             else:
                 setattr(self, name, mine + theirs.to(mine.device))
-        for name in self.kept:
+        for name in self.lists:
             getattr(self, name).extend(getattr(other, name))
         return self
 
     def options(self) -> tuple[Any, ...]:
-        """The options that make two states interchangeable."""
+        """Return the options; states of equal options are interchangeable."""
         named = (getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
         return (type(self), *named)
 
-    def joined(self, name: str) -> Tensor:
-        """Everything kept under a name, as one tensor."""
+    def concatenate(self, name: str) -> Tensor:
+        """Return the list of this name as one tensor."""
         parts = getattr(self, name)
         if not parts:
-            raise InputError("no rows were seen: nothing to compute (all ignored?)")
+            raise InputError(_NO_ROWS)
         if len(parts) > 1:
             parts[:] = [torch.cat([part.to(parts[0].device) for part in parts])]
-        joined: Tensor = parts[0]
-        return joined
+        whole: Tensor = parts[0]
+        return whole
 
     def add(self, name: str, value: Tensor) -> None:
-        """Add to a sum, which takes its shape and device from what is first added."""
+        """Add to a sum; the first value sets its shape and device."""
         total = getattr(self, name)
         if total is not None and total.ndim and total.shape != value.shape:
             raise InputError(
@@ -82,10 +84,10 @@ class State:
         setattr(self, name, value if total is None else total + value.to(total.device))
 
     def total(self, name: str) -> Tensor:
-        """A sum, or an error where nothing was seen."""
+        """Return a sum; raise if no rows were added."""
         value: Tensor | None = getattr(self, name)
         if value is None:
-            raise InputError("no rows were seen: nothing to compute (all ignored?)")
+            raise InputError(_NO_ROWS)
         return value
 
 
@@ -93,10 +95,19 @@ class State:
 class Measure:
     """A named number computed from streaming states.
 
-    ``kind`` says how its uncertainty is found: ``mean`` of the rows of one quantity,
-    ``selective`` (a smooth function of ranked rows), ``calibration`` (an error that noise
-    biases upward; see `calibration_measure`), or ``other``. ``interval`` gives (low, high) of a
-    state at a level where a measure has its own way.
+    Args:
+        name: The name of the metric.
+        states: Makers of the empty states that the number is computed from.
+        compute: Turns the filled states into the number.
+        better: Whether a lower or a higher number is better.
+        kind: How `calibrant.evaluate` finds its interval: ``mean`` of one quantity of each row,
+            ``selective`` (a smooth function of ranked rows), ``calibration`` (an error that
+            noise biases upward; see `calibration_measure`) or ``other``.
+        cells: See `calibration_measure`.
+        error: See `calibration_measure`.
+        population: See `calibration_measure`.
+        interval: Computes (low, high) from a state and a level, for a measure with an interval
+            of its own.
     """
 
     name: str
@@ -110,7 +121,7 @@ class Measure:
     interval: Callable[[Any, float], tuple[float, float]] | None = None
 
     def build(self) -> tuple[State, ...]:
-        """Fresh, empty states."""
+        """Make empty states."""
         return tuple(make() for make in self.states)
 
 
@@ -123,12 +134,16 @@ def calibration_measure(
     population: Callable[[Tensor], Tensor] | None = None,
     compute: Callable[[Any], Tensor] | None = None,
 ) -> Measure:
-    """A calibration error: a function of cells of rows.
+    """Make the measure of a calibration error, a function of cells of rows.
 
-    ``cells`` gives (..., 3) from the state: rows, sum of confidence and sum of correctness
-    of each cell; ``error`` turns any number of such sets, (R, ..., 3), into (R,) errors.
-    ``population`` is the error without correction for noise, where ``error`` has one, and
-    ``compute`` replaces ``error(cells(state))`` where the cells are an approximation.
+    Args:
+        name: The name of the metric.
+        state: Makes the empty state.
+        cells: Computes (..., 3) from the state: rows, sum of confidence and sum of correctness
+            of each cell.
+        error: Turns many sets of cells, (R, ..., 3), into (R,) errors.
+        population: The error without correction for noise, where ``error`` corrects for it.
+        compute: Replaces ``error(cells(state))`` where the cells are an approximation.
     """
 
     def whole(state: Any) -> Tensor:
@@ -153,7 +168,15 @@ def compute_all(
     ignore_index: int | None = None,
     extra: Sequence[State] = (),
 ) -> list[Tensor]:
-    """Compute several measures, and fill extra states, in one pass over the batches."""
+    """Compute several measures in one pass over the batches.
+
+    Args:
+        measures: The measures.
+        batches: Pairs of scores and labels.
+        from_logits: Whether the scores are logits (else probabilities).
+        ignore_index: The label of rows to leave out.
+        extra: More states to fill.
+    """
     shared: dict[tuple[Any, ...], State] = {state.options(): state for state in extra}
     needed: list[list[State]] = []
     for measure in measures:
@@ -161,7 +184,10 @@ def compute_all(
         needed.append(built)
     label_bounds = {state.num_labels for state in shared.values()}
     if len(label_bounds) > 1:
-        raise InputError("metrics of classes and of in-/out-of-distribution cannot be mixed")
+        raise InputError(
+            "metrics of classes and metrics of in- and out-of-distribution rows take different "
+            "labels: compute them in two calls"
+        )
     states = list(shared.values())
     for preds, target in batches:
         for block in blocks(
@@ -185,7 +211,7 @@ def compute_one(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """One measure of arrays in memory: NumPy in, NumPy out; torch in, torch out."""
+    """Compute one measure of arrays in memory: NumPy in, NumPy out; torch in, torch out."""
     if from_logits:
         warn_of_probabilities(preds, stacklevel=3)
     (value,) = compute_all(
@@ -194,8 +220,17 @@ def compute_one(
     return value if isinstance(preds, Tensor) else np.float64(value.item())
 
 
-def choice(name: str, value: str, allowed: Sequence[str]) -> str:
-    """One of a few words, or an error that lists them."""
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> str:
+    """Return the value if it is allowed; raise an error that lists the allowed ones if not."""
     if value not in allowed:
         raise InputError(f"{name} must be one of {', '.join(allowed)}; found {value!r}")
     return value
+
+
+def check_order(order: float) -> float:
+    """Return the order p of a calibration error if it is finite and at least 1."""
+    if not 1 <= order < float("inf"):
+        raise InputError(
+            f"order must be a finite number of at least 1, found {order!r}; mce is the largest gap"
+        )
+    return float(order)

@@ -1,4 +1,4 @@
-"""Calibration of every class's probability, not only of the largest."""
+"""Class-wise calibration errors: is the probability of every class calibrated?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.core.errors import InputError
+from calibrant.functional.arrays import Array
 from calibrant.functional.binning import (
     bin_index,
     bin_sums,
@@ -17,21 +19,25 @@ from calibrant.functional.binning import (
     mass_bounds,
     nonzero_above,
 )
-from calibrant.functional.blocks import Array, Block
-from calibrant.functional.errors import InputError
+from calibrant.functional.blocks import Block
 from calibrant.functional.ranking import rank
-from calibrant.metrics.base import Measure, State, calibration_measure, choice, compute_one
-from calibrant.metrics.binned import check_order
+from calibrant.metrics.base import (
+    Measure,
+    State,
+    calibration_measure,
+    check_choice,
+    check_order,
+    compute_one,
+)
 from calibrant.metrics.means import MeanState
 
 
 @dataclass
 class ClassBinState(State):
-    """Rows, sum of p_k and rows of class k, in each equal-width bin of p_k, for each k.
+    """The rows, the sum of p_k and the rows of class k in each equal-width bin of p_k, for each k.
 
-    Only entries above the first edge are placed one by one; each row has fewer than
-    num_bins of them, however many classes there are. The first bin is what remains of the
-    column's total.
+    Only probabilities above the first edge are binned; each row has fewer than num_bins of
+    them, however many classes there are. The first bin is the rest of the column's total.
     """
 
     num_bins: int = 15
@@ -43,7 +49,7 @@ class ClassBinState(State):
         self.num_bins = check_bins(self.num_bins)
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         classes, bins, rows = block.num_classes, self.num_bins, block.num_rows
         probs = block.probs
         size = classes * bins
@@ -53,9 +59,9 @@ class ClassBinState(State):
         key = owner * bins + bin_index(values, bins)
         count = bin_sums(key, size).view(classes, bins)
         mass = bin_sums(key, size, values.double()).view(classes, bins)
-        # Per block in the precision of the block, pairwise; across blocks in float64.
+        # Summed pairwise in the precision of the block; across blocks in float64.
         column = probs.sum(1 - block.class_dim).double()
-        # Added, not set: with one bin a given probability a hair above 1 is counted already.
+        # Added, not set: with one bin, a probability a hair above 1 is in the count already.
         count[:, 0] += rows - count.sum(1)
         mass[:, 0] += (column - mass.sum(1)).clamp_min_(0.0)
         hit = bin_sums(block.target * bins + bin_index(block.true_prob, bins), size)
@@ -64,9 +70,10 @@ class ClassBinState(State):
 
 @dataclass
 class ProbState(State):
-    """Every row's scores, for what needs them all: O(N·K) memory while streaming.
+    """The scores and label of every row: O(N·K) memory while streaming.
 
-    Given arrays in memory it keeps views of them, not copies (``copy=False``).
+    Args:
+        copy: Copy the rows; without it the state holds views of the caller's arrays.
     """
 
     copy: bool = False
@@ -75,35 +82,35 @@ class ProbState(State):
     targets: list[Tensor] = field(default_factory=list, init=False, repr=False)
     logits: bool = field(default=True, init=False, repr=False)
 
-    kept = ("scores", "normalisers", "targets")
+    lists = ("scores", "normalisers", "targets")
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         self.logits = block.from_logits
         self.scores.append(block.raw.clone() if self.copy else block.raw)
         self.normalisers.append(block.log_normaliser)
         self.targets.append(block.target.clone() if self.copy else block.target)
 
     def merge(self, other: ProbState) -> ProbState:
-        """Take in another state's rows, which must be of the same kind of scores."""
+        """Add the rows of another state, which must hold the same kind of scores."""
         if self.scores and other.scores and self.logits != other.logits:
             raise InputError("cannot merge logits with probabilities")
         self.logits = other.logits if other.scores else self.logits
         return super().merge(other)
 
     def columns(self, first: int, last: int) -> Tensor:
-        """p_k of every row for classes first..last−1: (N, last − first), float64."""
+        """Compute p_k of every row for classes first..last−1: (N, last − first), float64."""
         parts = [
-            (s[:, first:last].double() - n.unsqueeze(1)).exp_()
+            (rows[:, first:last].double() - normaliser.unsqueeze(1)).exp_()
             if self.logits
-            else s[:, first:last].double()
-            for s, n in zip(self.scores, self.normalisers, strict=True)
+            else rows[:, first:last].double()
+            for rows, normaliser in zip(self.scores, self.normalisers, strict=True)
         ]
         return torch.cat(parts)
 
     def class_columns(self) -> Iterator[tuple[int, Tensor]]:
-        """Each class and its probabilities, which are valid until the next one is drawn."""
-        target, classes = self.joined("targets"), self.scores[0].shape[1]
+        """Yield each class and its probabilities, which are valid until the next class."""
+        target, classes = self.concatenate("targets"), self.scores[0].shape[1]
         step = max(1, min(classes, (1 << 20) // len(target)))
         some = torch.empty(step, len(target), dtype=torch.float64, device=target.device)
         for begin in range(0, classes, step):
@@ -120,42 +127,42 @@ class ProbState(State):
 
 
 def mass_class_totals(state: ProbState, num_bins: int) -> Tensor:
-    """(K, M, 3) as ClassBinState holds, with bins of equal mass for each class."""
-    target = state.joined("targets")
+    """Compute the (K, M, 3) totals of `ClassBinState` with bins of equal mass for each class."""
+    target = state.concatenate("targets")
     narrow = state.scores[0].dtype != torch.float64
     bins = min(check_bins(num_bins), len(target))
     bounds = mass_bounds(len(target), bins)
     rows = []
     for k, column in state.class_columns():
-        # float32 sorts twice as fast, and holds all that float32 scores can tell.
+        # float32 sorts twice as fast and is exact enough for float32 scores.
         hits, mass = rank(column.float() if narrow else column, target == k).up_to(bounds)
         rows.append(torch.stack((bounds.to(mass).diff(), mass.diff(), hits.diff()), dim=1))
     return torch.stack(rows)
 
 
 def class_errors(totals: Tensor, order: float) -> Tensor:
-    """Σ_b n_b/N |mean p_k − frequency of k|^p of each class k, not yet rooted."""
+    """Compute Σ_b n_b/N |mean p_k − frequency of k|^p of each class k, without the root."""
     count, mass, hit = totals.unbind(-1)
     gap = (mass - hit).abs() / count.clamp_min(1.0)
     return (count * gap**order).sum(-1) / count.sum(-1)
 
 
 def classwise_error(totals: Tensor, order: float = 1) -> Tensor:
-    """Mean over classes of the rooted error of each."""
+    """Compute the mean over classes of each class's error, rooted."""
     return (class_errors(totals, order) ** (1 / order)).mean(-1)
 
 
 def marginal_error(totals: Tensor, order: float = 2, class_reduction: str = "mean") -> Tensor:
-    """Root of the mean (or sum) over classes of the error of each."""
+    """Compute the root of the mean (or sum) over classes of each class's error."""
     errors = class_errors(totals, order)
     total = errors.mean(-1) if class_reduction == "mean" else errors.sum(-1)
     return total ** (1 / order)
 
 
 def _cells(binning: str, num_bins: int) -> tuple[Callable[[], State], Callable[[Any], Tensor]]:
-    """The state of a binning, and how (K, M, 3) cells are had from it."""
+    """Return the state of a binning, and the function that computes (K, M, 3) cells from it."""
     check_bins(num_bins)
-    if choice("binning", binning, ("width", "mass")) == "width":
+    if check_choice("binning", binning, ("width", "mass")) == "width":
         return partial(ClassBinState, num_bins), lambda state: state.total("totals")
     return ProbState, lambda state: mass_class_totals(state, num_bins)
 
@@ -163,7 +170,7 @@ def _cells(binning: str, num_bins: int) -> tuple[Callable[[], State], Callable[[
 def classwise_ece_measure(
     *, num_bins: int = 15, order: float = 1, binning: str = "width"
 ) -> Measure:
-    """Mean over classes of each class's calibration error."""
+    """Make the measure of `classwise_ece`."""
     error = partial(classwise_error, order=check_order(order))
     return calibration_measure("classwise_ece", *_cells(binning, num_bins), error)
 
@@ -175,8 +182,8 @@ def marginal_ece_measure(
     binning: str = "width",
     class_reduction: str = "mean",
 ) -> Measure:
-    """Root of the mean over classes of the squared calibration error."""
-    choice("class_reduction", class_reduction, ("mean", "sum"))
+    """Make the measure of `marginal_ece`."""
+    check_choice("class_reduction", class_reduction, ("mean", "sum"))
     error = partial(marginal_error, order=check_order(order), class_reduction=class_reduction)
     return calibration_measure("marginal_ece", *_cells(binning, num_bins), error)
 
@@ -186,13 +193,13 @@ def _calibration_part(totals: Tensor) -> Tensor:
 
 
 def brier_calibration_measure(*, num_bins: int = 15) -> Measure:
-    """The part of the Brier score that recalibration could remove."""
+    """Make the measure of `brier_calibration`."""
     cells = _cells("width", num_bins)
     return calibration_measure("brier_calibration", *cells, _calibration_part)
 
 
 def brier_refinement_measure(*, num_bins: int = 15) -> Measure:
-    """The part of the Brier score that recalibration cannot remove."""
+    """Make the measure of `brier_refinement`."""
 
     def compute(score: MeanState, state: ClassBinState) -> Tensor:
         return score.mean() - _calibration_part(state.total("totals"))
@@ -211,10 +218,21 @@ def classwise_ece(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Class-wise ECE, 1/K Σ_k (Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p).
+    """Compute class-wise ECE, 1/K Σ_k (Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p).
 
-    ``binning="mass"`` is cwECE^a of the r-AURC paper; it ranks every class and keeps all
-    rows. Classes without rows count: their probability should be near 0.
+    Classes without rows count: their probability should be near 0.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        num_bins: Number of bins M. Default: 15 (Guo et al. 2017, table 1).
+        order: The order p, at least 1. Default: 1 (r-aurc, eq. 12).
+        binning: ``"width"``, bins of equal width, which stream; or ``"mass"``, bins of equal mass
+            (cwECE^a of r-aurc), which rank every class and store all rows. Default: 'width' (ours:
+            it streams).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     measure = classwise_ece_measure(num_bins=num_bins, order=order, binning=binning)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
@@ -231,10 +249,22 @@ def marginal_ece(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Marginal calibration error (Kumar et al. 2019): the mean over classes under the root.
+    """Compute the marginal calibration error (Kumar et al. 2019), with the mean under the root.
 
-    (mean_k Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p), p = 2.
-    ``class_reduction="sum"`` fits the size of table 6 of the soft-calibration paper.
+    (mean_k Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p).
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        num_bins: Number of bins M. Default: 15 (Guo et al. 2017, table 1).
+        order: The order p, at least 1. Default: 2 (Kumar et al. 2019).
+        binning: ``"width"`` or ``"mass"``, as in `classwise_ece`. Default: 'width' (ours: it
+            streams).
+        class_reduction: ``"mean"`` or ``"sum"`` over classes; the sum fits the size of table 6 of
+            soft-calibration. Default: 'mean' (Kumar et al. 2019).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     measure = marginal_ece_measure(
         num_bins=num_bins, order=order, binning=binning, class_reduction=class_reduction
@@ -250,11 +280,19 @@ def brier_calibration(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Calibration part of the Brier score, Σ_k Σ_b n_b/N (mean p_k − frequency of k in b)².
+    """Compute the calibration part of the Brier score, Σ_k Σ_b n_b/N (mean p_k − frequency of k)².
 
-    E‖p − y‖² = E‖p − E[y|p]‖² + E‖E[y|p] − y‖²: calibration plus refinement. The
-    conditional mean is estimated class by class in equal-width bins of p_k;
-    ``brier_refinement`` is the rest, so the two sum to the Brier score exactly.
+    Recalibration could remove this part: E‖p − y‖² = E‖p − E[y|p]‖² + E‖E[y|p] − y‖²,
+    calibration plus refinement. The conditional mean is estimated class by class in equal-width
+    bins b of p_k. ``brier_refinement`` is the rest, so the two sum to the Brier score exactly.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        num_bins: Number of bins M. Default: 15 (Guo et al. 2017, table 1).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     measure = brier_calibration_measure(num_bins=num_bins)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
@@ -268,6 +306,17 @@ def brier_refinement(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Refinement part of the Brier score: ``brier`` less ``brier_calibration``."""
+    """Compute the refinement part of the Brier score, ``brier`` less ``brier_calibration``.
+
+    Recalibration cannot remove this part.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        num_bins: Number of bins M. Default: 15 (Guo et al. 2017, table 1).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     measure = brier_refinement_measure(num_bins=num_bins)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)

@@ -1,6 +1,6 @@
 """Kernel estimates of calibration error (Popordanoska et al. 2022): no bins.
 
-All rows are kept and every pair of rows is visited, in blocks: O(N²K) time.
+All rows are stored and every pair of rows is visited, in blocks: O(N²K) time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.functional.blocks import Array
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.functional.arrays import Array
 from calibrant.functional.kernels import choose_bandwidth, conditional_means
-from calibrant.metrics.base import Measure, State, choice, compute_one
-from calibrant.metrics.binned import check_order
+from calibrant.metrics.base import Measure, State, check_choice, check_order, compute_one
 from calibrant.metrics.classwise import ProbState
-from calibrant.metrics.ranked import RankState
+from calibrant.metrics.rank_state import RankState
 
 
 def _binary_error(score: Tensor, hit: Tensor, order: float, bandwidth: float | None) -> Tensor:
@@ -31,24 +30,24 @@ def _binary_error(score: Tensor, hit: Tensor, order: float, bandwidth: float | N
 def kde_ece_measure(
     *, form: str = "canonical", order: float = 1, bandwidth: float | None = None
 ) -> Measure:
-    """Kernel calibration error."""
+    """Make the measure of `kde_ece`."""
     order = check_order(order)
-    choice("form", form, ("canonical", "marginal", "top"))
+    check_choice("form", form, ("canonical", "marginal", "top"))
     if bandwidth is not None and not bandwidth > 0:
         raise InputError(f"bandwidth must be positive, found {bandwidth!r}")
 
-    def enough(count: int) -> None:
+    def check_count(count: int) -> None:
         if count < 2:
-            raise InputError("kde_ece leaves one row out: at least two rows are needed, found 1")
+            raise InputError("kde_ece leaves one row out and needs at least two rows; found 1")
 
     def top(state: RankState) -> Tensor:
-        score = state.joined("scores").double()
-        enough(len(score))
-        return _binary_error(score, ~state.joined("losses"), order, bandwidth)
+        score = state.concatenate("scores").double()
+        check_count(len(score))
+        return _binary_error(score, ~state.concatenate("losses"), order, bandwidth)
 
     def full(state: ProbState) -> Tensor:
-        target = state.joined("targets")
-        enough(len(target))
+        target = state.concatenate("targets")
+        check_count(len(target))
         if form == "marginal":
             errors = [
                 _binary_error(column, target == k, order, bandwidth)
@@ -76,13 +75,23 @@ def kde_ece(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """ECE^KDE: mean over rows of ‖E[y|f] − f‖_p^p, E[y|f] by a leave-one-out kernel ratio.
+    """Compute ECE^KDE, the mean over rows of ‖E[y|f] − f‖_p^p (Popordanoska et al. 2022).
 
-    ``form``: ``canonical`` (the whole vector, Dirichlet kernel), ``marginal`` (each class's
-    probability, Beta kernel, mean over classes) or ``top`` (the confidence). The bandwidth
-    maximises the leave-one-out likelihood on at most 2,000 rows unless given. Exact zeros
-    among probabilities are taken as 1e-12, and where there are many the value depends on it.
-    No root is taken for p > 1, as in the authors' code.
+    E[y|f] is a leave-one-out kernel ratio. Probabilities of exactly 0 count as 1e-12; with many
+    of them the value depends on this floor. No root is taken for p > 1, as in the authors' code.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        form: ``"canonical"`` (the whole vector, Dirichlet kernel), ``"marginal"`` (each class's
+            probability, Beta kernel, mean over classes) or ``"top"`` (the confidence). Default:
+            'canonical' (Popordanoska et al. 2022).
+        order: The order p, at least 1. Default: 1 (Popordanoska et al. 2022).
+        bandwidth: The kernel's bandwidth; None maximises the leave-one-out likelihood on at most
+            2,000 rows. Default: None (Popordanoska et al. 2022).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     measure = kde_ece_measure(form=form, order=order, bandwidth=bandwidth)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)

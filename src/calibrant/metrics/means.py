@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.functional.arrays import Array
 from calibrant.functional.binning import bin_sums
-from calibrant.functional.blocks import Array, Block
+from calibrant.functional.blocks import Block
 from calibrant.metrics.base import Measure, State, compute_one
 
 
 @dataclass
 class MeanState(State):
-    """Count and sum of one quantity of a row; infinite ones are counted apart."""
+    """The count and the sum of one quantity of each row, and how many rows are infinite."""
 
     quantity: str  # an attribute of Block
     totals: Tensor | None = field(default=None, init=False, repr=False)
@@ -24,7 +25,7 @@ class MeanState(State):
     sums = ("totals",)
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         values = getattr(block, self.quantity).double()
         total = values.sum()
         infinite = 0 if bool(torch.isfinite(total)) else int(torch.isinf(values).sum())
@@ -32,45 +33,45 @@ class MeanState(State):
         self.add("totals", torch.stack((count, total, infinite_count)))
 
     def mean(self) -> Tensor:
-        """The mean over all rows."""
+        """Return the mean over all rows."""
         count, total, _ = self.total("totals")
         return total / count
 
     def infinite(self) -> int:
-        """How many rows were infinite."""
+        """Return how many rows are infinite."""
         return int(self.total("totals")[2])
 
 
 @dataclass
 class RowState(State):
-    """One quantity of every row, kept: what a bootstrap over rows needs."""
+    """One quantity of every row, stored for a bootstrap over rows."""
 
     quantity: str
     rows: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
-    kept = ("rows",)
+    lists = ("rows",)
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         self.rows.append(getattr(block, self.quantity).double())
 
 
 @dataclass
 class PredictedState(State):
-    """How many rows were predicted to be of each class."""
+    """The number of rows predicted as each class."""
 
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K,)
 
     sums = ("totals",)
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         self.add("totals", bin_sums(block.predicted, block.num_classes))
 
 
 @dataclass
 class ClassMeanState(State):
-    """Count and sum of one quantity for the rows of each true class."""
+    """The count and the sum of one quantity over the rows of each true class."""
 
     quantity: str
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, 2)
@@ -78,42 +79,42 @@ class ClassMeanState(State):
     sums = ("totals",)
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         values = getattr(block, self.quantity).double()
         counts = bin_sums(block.target, block.num_classes)
         totals = bin_sums(block.target, block.num_classes, values)
         self.add("totals", torch.stack((counts, totals), dim=1))
 
     def means(self) -> Tensor:
-        """The mean of each class; NaN where the class is absent."""
+        """Return the mean of each class; NaN where the class is absent."""
         counts, totals = self.total("totals").unbind(1)
         return totals / counts
 
 
 def accuracy_measure() -> Measure:
-    """Share of rows whose prediction is right."""
+    """Make the measure of `accuracy`."""
     return Measure("accuracy", (partial(MeanState, "correct"),), MeanState.mean, "higher", "mean")
 
 
 def nll_measure() -> Measure:
-    """Mean of −ln p_y."""
+    """Make the measure of `nll`."""
     return Measure("nll", (partial(MeanState, "nll"),), MeanState.mean, kind="mean")
 
 
 def brier_measure() -> Measure:
-    """Mean of Σ_k (p_k − 1[k=y])²."""
+    """Make the measure of `brier`."""
     return Measure("brier", (partial(MeanState, "brier"),), MeanState.mean, kind="mean")
 
 
 def mean_entropy_measure() -> Measure:
-    """Mean entropy of the predicted distribution, in nats."""
+    """Make the measure of `mean_entropy`."""
     return Measure(
         "mean_entropy", (partial(MeanState, "entropy"),), MeanState.mean, "neither", "mean"
     )
 
 
 def classwise_nll_std_measure() -> Measure:
-    """Spread of the class-wise losses."""
+    """Make the measure of `classwise_nll_std`."""
 
     def compute(state: ClassMeanState) -> Tensor:
         means = state.means()
@@ -128,7 +129,16 @@ def classwise_nll_std_measure() -> Measure:
 def accuracy(
     preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
 ) -> Any:
-    """Share of rows whose largest score is the true class; ties go to the first class.
+    """Compute the share of rows whose largest score is the true class.
+
+    Ties go to the first class.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
 
     >>> import torch
     >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])).item()
@@ -142,9 +152,16 @@ def accuracy(
 def nll(
     preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
 ) -> Any:
-    """Negative log-likelihood, the mean of −ln p_y in nats.
+    """Compute the negative log-likelihood, the mean of −ln p_y in nats.
 
     Infinite where probabilities are given and some p_y is exactly 0.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     return compute_one(
         nll_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
@@ -154,7 +171,15 @@ def nll(
 def brier(
     preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
 ) -> Any:
-    """Brier score, the mean of Σ_k (p_k − 1[k=y])², between 0 and 2."""
+    """Compute the Brier score, the mean of Σ_k (p_k − 1[k=y])², between 0 and 2.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     return compute_one(
         brier_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
     )
@@ -167,7 +192,16 @@ def mean_entropy(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Mean entropy −Σ_k p_k ln p_k of the predicted distributions, in nats. Needs no labels."""
+    """Compute the mean entropy −Σ_k p_k ln p_k of the predicted distributions, in nats.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Labels, needed only to find the rows to ignore. Default: None (ours: entropy needs
+            no labels).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     return compute_one(
         mean_entropy_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
     )
@@ -176,10 +210,17 @@ def mean_entropy(
 def classwise_nll_std(
     preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
 ) -> Any:
-    """Standard deviation (unbiased) over the classes present of their mean −ln p_y.
+    """Compute the unbiased standard deviation, over the classes present, of their mean −ln p_y.
 
-    The quantity class-wise loss scaling says tracks ECE. Zero where fewer than two classes
-    are present, infinite where some p_y is exactly 0.
+    The class-scaling paper says that it tracks ECE. Zero where fewer than two classes are
+    present, infinite where some p_y is exactly 0.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     return compute_one(
         classwise_nll_std_measure(),

@@ -1,9 +1,9 @@
-"""Every metric as a `torchmetrics.Metric`: thin shells over the same streaming states.
+"""Every metric as a `torchmetrics.Metric`, over the same streaming states as the functions.
 
-Each class takes the keyword options of the function it is named after, those of every
-metric (`from_logits`, `ignore_index`, `num_classes`, `validate_args`) and those of
-torchmetrics, which takes seconds to import: import this module only when used. Sums are
-float64 and add up across processes; what is kept of each row is joined.
+Each class takes the options of the function that it is named after, the options of
+`MetricModule` and those of `torchmetrics.Metric`. Sums are float64 and add up across processes;
+lists of rows are concatenated. torchmetrics takes seconds to import, so import this module only
+where it is used.
 
 >>> import torch
 >>> from calibrant.metrics.modules import ECE
@@ -15,7 +15,25 @@ float64 and add up across processes; what is kept of each row is joined.
 
 from __future__ import annotations
 
-from calibrant.metrics.shell import Shell
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.core.errors import InputError
+from calibrant.core.extras import require
+from calibrant.functional.arrays import Array
+from calibrant.functional.blocks import blocks
+from calibrant.metrics.base import Measure, State
+from calibrant.metrics.classwise import ProbState
+from calibrant.metrics.registry import METRICS, measure
+
+require("torchmetrics", extra="metrics", purpose="a metric class")
+from torchmetrics import Metric  # noqa: E402
+from torchmetrics.utilities.distributed import gather_all_tensors  # noqa: E402
 
 __all__ = [
     "Accuracy",
@@ -47,110 +65,308 @@ __all__ = [
     "SweepECE",
 ]
 
-
-class Accuracy(Shell, metric="accuracy"):
-    """Share of rows whose largest score is the true class: see `calibrant.metrics.accuracy`."""
-
-
-class NLL(Shell, metric="nll"):
-    """Mean of −ln p_y in nats: see `calibrant.metrics.nll`."""
+# Dtypes of stored rows, each wide enough for those before it.
+_DTYPES = (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Brier(Shell, metric="brier"):
-    """Mean of Σ_k (p_k − 1[k=y])²: see `calibrant.metrics.brier`."""
+class MetricModule(Metric):
+    """A metric of the registry behind torchmetrics' interface.
+
+    `update` of a batch whose rows are all ignored adds nothing. `compute` from no rows at all,
+    and so `forward` of such a batch, raises `InputError`.
+
+    Args:
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        num_classes: The number of classes K. Required where the sums have a row for each class;
+            if given, `update` refuses predictions of another number of classes. Default: None
+            (ours: most metrics do not need it).
+        validate_args: Check the values of every batch. Default: True (torchmetrics).
+        options: The options of the metric's function, and of `torchmetrics.Metric`.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+    metric: ClassVar[str]
+
+    def __init_subclass__(cls, *, metric: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        make = METRICS.load(metric)
+        cls.metric = metric
+        cls.higher_is_better = {"higher": True, "lower": False}.get(make().better)
+        # For help() and editors: the metric's own options, then the shared ones.
+        *common, rest = list(inspect.signature(MetricModule.__init__).parameters.values())[1:]
+        own = inspect.signature(make).parameters.values()
+        cls.__signature__ = inspect.Signature([*own, *common, rest.replace(name="kwargs")])
+
+    def __init__(
+        self,
+        *,
+        from_logits: bool = True,
+        ignore_index: int | None = None,
+        num_classes: int | None = None,
+        validate_args: bool = True,
+        **options: Any,
+    ) -> None:
+        own = inspect.signature(METRICS.load(self.metric)).parameters
+        chosen = {name: options.pop(name) for name in own if name in options}
+        try:
+            super().__init__(**options)
+        except ValueError as error:
+            known = ", ".join(own) or "none"
+            raise InputError(f"{type(self).__name__}: {error}; its own options: {known}") from None
+        self.options = chosen
+        self.from_logits = from_logits
+        self.ignore_index = ignore_index
+        self.num_classes = num_classes
+        self.validate_args = validate_args
+        for key, state, name in self._entries(self._build(self._measure)):
+            if name in state.lists:
+                self.add_state(key, [], dist_reduce_fx="cat")
+            else:
+                self.add_state(key, self._zeros(state, name), dist_reduce_fx="sum")
+
+    @property
+    def _measure(self) -> Measure:
+        # Not stored: a measure holds closures, which cannot be pickled.
+        return measure(self.metric, **self.options)
+
+    def _build(self, measure: Measure) -> tuple[State, ...]:
+        """Make empty states."""
+        states = measure.build()
+        for state in states:
+            if isinstance(state, ProbState):
+                # A training loop may overwrite this batch with the next.
+                state.copy, state.logits = True, self.from_logits
+        return states
+
+    def _entries(self, states: tuple[State, ...]) -> Iterator[tuple[str, State, str]]:
+        """Yield the attribute for each tensor of the states, its state and its name there.
+
+        The attribute names every option that the contents depend on: a `MetricCollection` lets
+        metrics share a state if their attributes have equal names and, for one batch, equal
+        values.
+        """
+        common = "" if self.from_logits else "_probs"
+        if self.ignore_index is not None:
+            common += f"_ignore_{self.ignore_index}"
+        for state in states:
+            options = [o for o in state.options()[1:] if not isinstance(o, bool)]
+            words = [getattr(o, "__qualname__", str(o)) for o in options]
+            kind = type(state).__name__.removesuffix("State").lower()
+            for name in (*state.sums, *state.lists):
+                text = "_".join([kind, *words, name]) + common
+                yield re.sub(r"\W", "_", text.replace("-", "minus")), state, name
+
+    def _zeros(self, state: State, name: str) -> Tensor:
+        """Make an empty sum; a state updated with one row of K classes shows its shape."""
+
+        def shaped(classes: int) -> Tensor:
+            fed = type(state)(*state.options()[1:])
+            for block in blocks(torch.zeros(1, classes), torch.zeros(1, dtype=torch.int64)):
+                fed.update(block)
+            return torch.zeros_like(getattr(fed, name))
+
+        if self.num_classes is not None:
+            return shaped(self.num_classes)
+        if shaped(2).shape != shaped(3).shape:
+            raise InputError(
+                f"{type(self).__name__} keeps sums for each class: give num_classes, "
+                f"for example {type(self).__name__}(num_classes=10)"
+            )
+        return shaped(2)
+
+    def update(self, preds: Array, target: Array | None = None) -> None:
+        """Add a batch.
+
+        Args:
+            preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+            target: Labels of shape (N,) or (N,...).
+        """
+        states = self._build(self._measure)
+        for block in blocks(
+            preds,
+            target,
+            from_logits=self.from_logits,
+            ignore_index=self.ignore_index,
+            num_labels=states[0].num_labels,
+            validate=self.validate_args,
+        ):
+            if self.num_classes not in (None, block.num_classes):
+                raise InputError(
+                    f"{type(self).__name__} was made for {self.num_classes} classes, found "
+                    f"scores of {block.num_classes}"
+                )
+            for state in states:
+                state.update(block)
+        # Only now, so that a batch refused halfway changes nothing.
+        for key, state, name in self._entries(states):
+            value, total = getattr(state, name), getattr(self, key)
+            if name in state.lists:
+                total.extend(value)
+            elif value is not None:
+                setattr(self, key, total + value.to(total.device))
+
+    def compute(self) -> Tensor:
+        """Compute the value over all batches, a 0-dim float64 tensor."""
+        states = self._build(self._measure)
+        for key, state, name in self._entries(states):
+            value = getattr(self, key)
+            if name in state.sums:
+                setattr(state, name, value if bool(value.any()) else None)
+            else:  # after a sync the rows of all processes are one tensor
+                parts = [value] if isinstance(value, Tensor) else value
+                setattr(state, name, [part for part in parts if len(part)])
+        return self._measure.compute(*states)
+
+    def extra_repr(self) -> str:
+        """Return the options that were given."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
+        """Follow a change of device but not of precision: sums stay float64.
+
+        torchmetrics stops ``.half()`` but not ``model.to(torch.bfloat16)``.
+        """
+
+        def move(tensor: Tensor) -> Tensor:
+            device = fn(torch.empty(0, device=tensor.device)).device
+            no_float64 = device.type == "mps" and tensor.dtype == torch.float64
+            return tensor if no_float64 else tensor.to(device)
+
+        return super()._apply(move, *args, **kwargs)
+
+    def _sync_dist(
+        self,
+        dist_sync_fn: Callable[..., list[Tensor]] = gather_all_tensors,
+        process_group: Any | None = None,
+    ) -> None:
+        """Gather from all processes, some of which may have no rows.
+
+        Only tensors of one dtype and one number of dimensions can be gathered, so the processes
+        first exchange the dtypes and widths of their lists.
+        """
+        lists = {k: v for k, v in self.metric_state.items() if isinstance(v, list)}
+        if lists:
+            mine = torch.full((len(lists), 2), -1, device=self.device)
+            for row, parts in zip(mine, lists.values(), strict=True):
+                if parts:
+                    row[0] = max(_DTYPES.index(part.dtype) for part in parts)
+                    row[1] = parts[0].shape[1] if parts[0].ndim > 1 else 0
+            everyone = dist_sync_fn(mine, group=process_group or self.process_group)
+            agreed = torch.stack(everyone).amax(0).tolist()
+            for (key, parts), (kind, width) in zip(lists.items(), agreed, strict=True):
+                if kind >= 0:
+                    shape = (0, width) if width else (0,)
+                    none = torch.empty(shape, dtype=_DTYPES[kind], device=self.device)
+                    setattr(self, key, [torch.cat([none, *(p.to(none) for p in parts)])])
+        super()._sync_dist(dist_sync_fn, process_group)
 
 
-class BrierCalibration(Shell, metric="brier_calibration"):
-    """Calibration part of the Brier score: see `calibrant.metrics.brier_calibration`."""
+class Accuracy(MetricModule, metric="accuracy"):
+    """Share of rows whose largest score is the true class. See `calibrant.metrics.accuracy`."""
 
 
-class BrierRefinement(Shell, metric="brier_refinement"):
-    """Refinement part of the Brier score: see `calibrant.metrics.brier_refinement`."""
+class NLL(MetricModule, metric="nll"):
+    """Mean of −ln p_y in nats. See `calibrant.metrics.nll`."""
 
 
-class ECE(Shell, metric="ece"):
-    """Expected calibration error of the top label: see `calibrant.metrics.ece`."""
+class Brier(MetricModule, metric="brier"):
+    """Mean of Σ_k (p_k − 1[k=y])². See `calibrant.metrics.brier`."""
 
 
-class MCE(Shell, metric="mce"):
-    """Largest gap of a bin: see `calibrant.metrics.mce`."""
+class BrierCalibration(MetricModule, metric="brier_calibration"):
+    """Calibration part of the Brier score. See `calibrant.metrics.brier_calibration`."""
 
 
-class AdaptiveECE(Shell, metric="adaptive_ece"):
-    """ECE with bins of equal mass; keeps confidences: see `calibrant.metrics.adaptive_ece`."""
+class BrierRefinement(MetricModule, metric="brier_refinement"):
+    """Refinement part of the Brier score. See `calibrant.metrics.brier_refinement`."""
 
 
-class ClasswiseECE(Shell, metric="classwise_ece"):
-    """Mean over classes of each one's ECE: see `calibrant.metrics.classwise_ece`."""
+class ECE(MetricModule, metric="ece"):
+    """Expected calibration error of the top label. See `calibrant.metrics.ece`."""
 
 
-class MarginalECE(Shell, metric="marginal_ece"):
-    """Root of the mean over classes of squared errors: see `calibrant.metrics.marginal_ece`."""
+class MCE(MetricModule, metric="mce"):
+    """Largest gap between confidence and accuracy of a bin. See `calibrant.metrics.mce`."""
 
 
-class KSError(Shell, metric="ks_error"):
-    """Kolmogorov–Smirnov error; keeps confidences: see `calibrant.metrics.ks_error`."""
+class AdaptiveECE(MetricModule, metric="adaptive_ece"):
+    """ECE with bins of equal mass; stores confidences. See `calibrant.metrics.adaptive_ece`."""
 
 
-class SweepECE(Shell, metric="sweep_ece"):
-    """Monotone-sweep ECE; keeps confidences: see `calibrant.metrics.sweep_ece`."""
+class ClasswiseECE(MetricModule, metric="classwise_ece"):
+    """Mean over classes of their ECE. See `calibrant.metrics.classwise_ece`."""
 
 
-class DebiasedECE(Shell, metric="debiased_ece"):
-    """ECE less an estimate of its upward bias: see `calibrant.metrics.debiased_ece`."""
+class MarginalECE(MetricModule, metric="marginal_ece"):
+    """Root of the mean over classes of squared errors. See `calibrant.metrics.marginal_ece`."""
 
 
-class ChanceECE(Shell, metric="chance_ece"):
-    """The ECE that perfect calibration would show: see `calibrant.metrics.chance_ece`."""
+class KSError(MetricModule, metric="ks_error"):
+    """Kolmogorov–Smirnov error; stores confidences. See `calibrant.metrics.ks_error`."""
 
 
-class KDEECE(Shell, metric="kde_ece"):
-    """Kernel calibration error; keeps every row's scores: see `calibrant.metrics.kde_ece`."""
+class SweepECE(MetricModule, metric="sweep_ece"):
+    """Monotone-sweep ECE; stores confidences. See `calibrant.metrics.sweep_ece`."""
 
 
-class SmoothECE(Shell, metric="smooth_ece"):
-    """Smooth calibration error; keeps confidences: see `calibrant.metrics.smooth_ece`."""
+class DebiasedECE(MetricModule, metric="debiased_ece"):
+    """ECE less an estimate of its upward bias. See `calibrant.metrics.debiased_ece`."""
 
 
-class AURC(Shell, metric="aurc"):
-    """Area under the risk-coverage curve; keeps scores and losses: see `calibrant.metrics.aurc`."""
+class ChanceECE(MetricModule, metric="chance_ece"):
+    """Mean ECE of perfect calibration by chance. See `calibrant.metrics.chance_ece`."""
 
 
-class EAURC(Shell, metric="e_aurc"):
-    """AURC above the best order's; keeps scores and losses: see `calibrant.metrics.e_aurc`."""
+class KDEECE(MetricModule, metric="kde_ece"):
+    """Kernel calibration error; stores every row's scores. See `calibrant.metrics.kde_ece`."""
 
 
-class AUGRC(Shell, metric="augrc"):
-    """Generalised risk-coverage area; keeps scores and losses: see `calibrant.metrics.augrc`."""
+class SmoothECE(MetricModule, metric="smooth_ece"):
+    """Smooth calibration error; stores confidences. See `calibrant.metrics.smooth_ece`."""
 
 
-class RiskAtCoverage(Shell, metric="risk_at_coverage"):
-    """Mean loss of the most confident share: see `calibrant.metrics.risk_at_coverage`."""
+class AURC(MetricModule, metric="aurc"):
+    """Area under risk-coverage; stores scores and losses. See `calibrant.metrics.aurc`."""
 
 
-class CoverageAtRisk(Shell, metric="coverage_at_risk"):
-    """Largest share acceptable at a risk: see `calibrant.metrics.coverage_at_risk`."""
+class EAURC(MetricModule, metric="e_aurc"):
+    """AURC above the best order's; stores scores and losses. See `calibrant.metrics.e_aurc`."""
 
 
-class FailureAUROC(Shell, metric="failure_auroc"):
-    """AUROC of confidence, right against wrong: see `calibrant.metrics.failure_auroc`."""
+class AUGRC(MetricModule, metric="augrc"):
+    """Generalised risk-coverage area; stores scores and losses. See `calibrant.metrics.augrc`."""
 
 
-class OODAUROC(Shell, metric="ood_auroc"):
-    """AUROC of in-distribution rows, label 1, against 0: see `calibrant.metrics.ood_auroc`."""
+class RiskAtCoverage(MetricModule, metric="risk_at_coverage"):
+    """Mean loss of the most confident share. See `calibrant.metrics.risk_at_coverage`."""
 
 
-class FPR95(Shell, metric="fpr95"):
-    """False-positive rate at 95% true positives, labels 1 and 0: see `calibrant.metrics.fpr95`."""
+class CoverageAtRisk(MetricModule, metric="coverage_at_risk"):
+    """Largest share of rows accepted at a risk. See `calibrant.metrics.coverage_at_risk`."""
 
 
-class MeanEntropy(Shell, metric="mean_entropy"):
-    """Mean entropy of the predictions, without labels: see `calibrant.metrics.mean_entropy`."""
+class FailureAUROC(MetricModule, metric="failure_auroc"):
+    """AUROC of confidence, correct against wrong. See `calibrant.metrics.failure_auroc`."""
 
 
-class ClasswiseNLLStd(Shell, metric="classwise_nll_std"):
-    """Spread over classes of their NLL: see `calibrant.metrics.classwise_nll_std`."""
+class OODAUROC(MetricModule, metric="ood_auroc"):
+    """AUROC of in-distribution rows, label 1, against 0. See `calibrant.metrics.ood_auroc`."""
 
 
-class MIoU(Shell, metric="miou"):
-    """Mean intersection over union, for dense prediction: see `calibrant.metrics.miou`."""
+class FPR95(MetricModule, metric="fpr95"):
+    """False-positive rate at 95% true positives, labels 1 and 0. See `calibrant.metrics.fpr95`."""
+
+
+class MeanEntropy(MetricModule, metric="mean_entropy"):
+    """Mean entropy of the predictions, without labels. See `calibrant.metrics.mean_entropy`."""
+
+
+class ClasswiseNLLStd(MetricModule, metric="classwise_nll_std"):
+    """Spread over classes of their NLL. See `calibrant.metrics.classwise_nll_std`."""
+
+
+class MIoU(MetricModule, metric="miou"):
+    """Mean intersection over union, for dense prediction. See `calibrant.metrics.miou`."""

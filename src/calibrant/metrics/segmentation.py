@@ -7,28 +7,29 @@ from typing import Any
 
 from torch import Tensor
 
+from calibrant.functional.arrays import Array
 from calibrant.functional.binning import bin_sums
-from calibrant.functional.blocks import Array, Block
+from calibrant.functional.blocks import Block
 from calibrant.metrics.base import Measure, State, compute_one
 
 
 @dataclass
 class ConfusionState(State):
-    """Rows of each true class (first axis) predicted as each class (second)."""
+    """The number of rows of each true class (first axis) predicted as each class (second)."""
 
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, K)
 
     sums = ("totals",)
 
     def update(self, block: Block) -> None:
-        """Take in one block of rows."""
+        """Add one block of rows."""
         classes = block.num_classes
         pairs = bin_sums(block.target * classes + block.predicted, classes * classes)
         self.add("totals", pairs.view(classes, classes))
 
 
 def miou_measure() -> Measure:
-    """Mean intersection over union."""
+    """Make the measure of `miou`."""
 
     def compute(state: ConfusionState) -> Tensor:
         table = state.total("totals")
@@ -41,7 +42,15 @@ def miou_measure() -> Measure:
 def miou(
     preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
 ) -> Any:
-    """Mean over the classes seen, in labels or predictions, of TP / (TP + FP + FN)."""
+    """Compute the mean of TP / (TP + FP + FN) over the classes found in labels or predictions.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     return compute_one(
         miou_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
     )

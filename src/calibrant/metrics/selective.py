@@ -1,7 +1,7 @@
-"""Selective prediction: how well does confidence rank right before wrong?
+"""Selective prediction: how well does confidence rank correct rows before wrong ones?
 
-Rows are accepted from the most confident down. Tied rows share one average weight, so no
-value depends on row order. All keep each row's score and loss.
+Rows are accepted from the most confident down. Tied rows share their average weight, so no
+value depends on row order. All store each row's score and loss.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.functional.blocks import Array, to_tensor
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.functional.arrays import Array, to_tensor
 from calibrant.functional.ranking import Ranked, rank
-from calibrant.metrics.acceptance import coverage_interval
-from calibrant.metrics.base import Measure, choice, compute_one
-from calibrant.metrics.ranked import RankState, Rowwise
+from calibrant.metrics.base import Measure, check_choice, compute_one
+from calibrant.metrics.coverage_interval import coverage_interval
+from calibrant.metrics.rank_state import RankState, Rowwise
 
 
 def position_weights(num_rows: int, weights: str) -> Tensor:
-    """The weight of each rank, least confident first, so that AURC = mean(weight · loss).
+    """Compute the weight of each rank, least confident first: AURC = mean(weight · loss).
 
     ``empirical``: the mean over k of the risk of the k most confident gives rank i from
     the top the weight Σ_{k>=i} 1/k. ``log``: −ln(1 − r/(n+1)), r the ascending rank
@@ -29,7 +29,7 @@ def position_weights(num_rows: int, weights: str) -> Tensor:
     """
     descending = torch.arange(num_rows, 0, -1, dtype=torch.float64)
     if weights == "empirical":
-        # Σ_{k>=i} 1/k summed from the smallest term, then read from the least confident up.
+        # Σ_{k>=i} 1/k, summed from the smallest term.
         return descending.reciprocal().cumsum(0)
     if weights == "log":
         ascending = torch.arange(1, num_rows + 1, dtype=torch.float64)
@@ -38,7 +38,7 @@ def position_weights(num_rows: int, weights: str) -> Tensor:
 
 
 def weighted_risk(ranked: Ranked, weights: str) -> Tensor:
-    """1/n Σ weight·loss, ties sharing the mean of their weights."""
+    """Compute 1/n Σ weight·loss; ties share the mean of their weights."""
     each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
     total = torch.cat((torch.zeros_like(each[:1]), each.cumsum(0)))[ranked.bounds]
     size = ranked.bounds.diff().double().clamp_min(1.0)
@@ -46,26 +46,33 @@ def weighted_risk(ranked: Ranked, weights: str) -> Tensor:
 
 
 def oracle_risk(state: RankState, weights: str) -> Tensor:
-    """The smallest such mean any score can reach: the largest losses ranked last."""
-    ranked = state.ranked()
+    """Compute the smallest `weighted_risk` of any score: the largest losses ranked last."""
+    ranked = state.rank_rows()
     each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
     if state.loss == "zero_one":
-        # The wrong rows take the smallest weights; a resampled set may have other numbers.
+        # Wrong rows take the smallest weights; their number differs between resampled sets.
         total = torch.cat((torch.zeros_like(each[:1]), each.cumsum(0)))
         return total[ranked.values[..., -1].round().long()] / ranked.num_rows
-    return (each * state.joined("losses").double().sort(descending=True).values).mean()
+    return (each * state.concatenate("losses").double().sort(descending=True).values).mean()
 
 
-def accepted(ranked: Ranked) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows accepted, their mean loss, and the least score accepted, at the end of each tie."""
+def risk_coverage_curve(ranked: Ranked) -> tuple[Tensor, Tensor, Tensor]:
+    """Return accepted rows, their mean loss and the lowest score accepted, at each tie's end."""
     count = (ranked.num_rows - ranked.bounds[..., :-1]).flip(-1).double()
     loss = (ranked.values[..., -1:] - ranked.values[..., :-1]).flip(-1)
     return count, loss / count.clamp_min(1.0), ranked.score.flip(0)
 
 
 def aurc_from_scores(score: Array, loss: Array, *, weights: str = "empirical") -> Any:
-    """AURC of any scores (larger means surer) and any per-row losses."""
-    choice("weights", weights, ("empirical", "log"))
+    """Compute the AURC of any scores and any losses of rows.
+
+    Args:
+        score: (N,) scores; larger means more confident.
+        loss: (N,) losses.
+        weights: ``"empirical"`` or ``"log"``, as in `aurc`. Default: 'empirical' (ours: the curve
+            itself).
+    """
+    check_choice("weights", weights, ("empirical", "log"))
     scores, losses = to_tensor(score), to_tensor(loss)
     if scores.ndim != 1 or scores.shape != losses.shape or not len(scores):
         raise InputError(
@@ -76,80 +83,80 @@ def aurc_from_scores(score: Array, loss: Array, *, weights: str = "empirical") -
     return value if isinstance(score, Tensor) else value.numpy()[()]
 
 
-def _kept(score: Rowwise, loss: Rowwise) -> tuple[partial[RankState]]:
+def _rank_states(score: Rowwise, loss: Rowwise) -> tuple[partial[RankState]]:
     return (partial(RankState, score, loss),)
 
 
 def aurc_measure(
     *, score: Rowwise = "msp", loss: Rowwise = "zero_one", weights: str = "empirical"
 ) -> Measure:
-    """Area under the risk-coverage curve."""
-    choice("weights", weights, ("empirical", "log"))
+    """Make the measure of `aurc`."""
+    check_choice("weights", weights, ("empirical", "log"))
 
     def compute(state: RankState) -> Tensor:
-        return weighted_risk(state.ranked(), weights)
+        return weighted_risk(state.rank_rows(), weights)
 
-    return Measure("aurc", _kept(score, loss), compute, kind="selective")
+    return Measure("aurc", _rank_states(score, loss), compute, kind="selective")
 
 
 def e_aurc_measure(
     *, score: Rowwise = "msp", loss: Rowwise = "zero_one", weights: str = "empirical"
 ) -> Measure:
-    """AURC in excess of the best possible order."""
-    choice("weights", weights, ("empirical", "log"))
+    """Make the measure of `e_aurc`."""
+    check_choice("weights", weights, ("empirical", "log"))
 
     def compute(state: RankState) -> Tensor:
-        risk = weighted_risk(state.ranked(), weights)
+        risk = weighted_risk(state.rank_rows(), weights)
         return (risk - oracle_risk(state, weights)).clamp_min(0.0)
 
     kind: Literal["selective", "other"] = "selective" if loss == "zero_one" else "other"
-    return Measure("e_aurc", _kept(score, loss), compute, kind=kind)
+    return Measure("e_aurc", _rank_states(score, loss), compute, kind=kind)
 
 
 def augrc_measure(*, score: Rowwise = "msp", loss: Rowwise = "zero_one") -> Measure:
-    """Area under the generalised risk-coverage curve."""
+    """Make the measure of `augrc`."""
 
     def compute(state: RankState) -> Tensor:
-        return weighted_risk(state.ranked(), "generalised")
+        return weighted_risk(state.rank_rows(), "generalised")
 
-    return Measure("augrc", _kept(score, loss), compute, kind="selective")
+    return Measure("augrc", _rank_states(score, loss), compute, kind="selective")
 
 
 def risk_at_coverage_measure(
     *, coverage: float = 0.8, score: Rowwise = "msp", loss: Rowwise = "zero_one"
 ) -> Measure:
-    """Mean loss of the most confident share."""
+    """Make the measure of `risk_at_coverage`."""
     if not 0 < coverage <= 1:
         raise InputError(f"coverage must lie in (0, 1], found {coverage!r}")
 
     def compute(state: RankState) -> Tensor:
-        ranked = state.ranked()
-        # 1e-9 keeps 0.7 · 10 = 7.000000000000001 from asking for an eighth row.
+        ranked = state.rank_rows()
+        # Without 1e-9, 0.7 · 10 = 7.000000000000001 would take an eighth row.
         count = max(1, int(-(-(coverage * ranked.num_rows - 1e-9) // 1)))
         rejected = torch.tensor([ranked.num_rows - count])
         return (ranked.values[..., -1] - ranked.up_to(rejected)[0][..., 0]) / count
 
-    return Measure("risk_at_coverage", _kept(score, loss), compute, kind="selective")
+    return Measure("risk_at_coverage", _rank_states(score, loss), compute, kind="selective")
 
 
 def coverage_at_risk_measure(
     *, risk: float = 0.05, score: Rowwise = "msp", loss: Rowwise = "zero_one"
 ) -> Measure:
-    """Largest share that can be accepted at a risk."""
+    """Make the measure of `coverage_at_risk`."""
     if not risk >= 0:
         raise InputError(f"risk must not be negative, found {risk!r}")
 
     def compute(state: RankState) -> Tensor:
-        count, mean_loss, _ = accepted(state.ranked())
+        count, mean_loss, _ = risk_coverage_curve(state.rank_rows())
         fits = torch.where(mean_loss <= risk + 1e-12, count, torch.zeros_like(count))
-        return fits.amax(-1) / state.ranked().num_rows
+        return fits.amax(-1) / state.rank_rows().num_rows
 
     def interval(state: RankState, level: float) -> tuple[float, float]:
         return coverage_interval(state, risk, level)
 
     return Measure(
         "coverage_at_risk",
-        _kept(score, loss),
+        _rank_states(score, loss),
         compute,
         "higher",
         "selective",
@@ -157,8 +164,8 @@ def coverage_at_risk_measure(
     )
 
 
-def separation(positive: Tensor, ranked: Ranked) -> Tensor:
-    """AUROC from counts of positive rows up to each tie's end; ties count a half.
+def compute_auroc(positive: Tensor, ranked: Ranked) -> Tensor:
+    """Compute the AUROC from counts of positive rows up to each tie's end; ties count a half.
 
     0.5 where one side has no rows: there is nothing to separate.
     """
@@ -170,13 +177,13 @@ def separation(positive: Tensor, ranked: Ranked) -> Tensor:
 
 
 def failure_auroc_measure(*, score: Rowwise = "msp") -> Measure:
-    """AUROC of the score separating right from wrong."""
+    """Make the measure of `failure_auroc`."""
 
     def compute(state: RankState) -> Tensor:
-        ranked = state.ranked()
-        return separation(ranked.bounds - ranked.values, ranked)
+        ranked = state.rank_rows()
+        return compute_auroc(ranked.bounds - ranked.values, ranked)
 
-    return Measure("failure_auroc", _kept(score, "zero_one"), compute, "higher", "selective")
+    return Measure("failure_auroc", _rank_states(score, "zero_one"), compute, "higher", "selective")
 
 
 def aurc(
@@ -189,11 +196,23 @@ def aurc(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Area under the risk-coverage curve: the mean over coverages of the accepted rows' risk.
+    """Compute the area under the risk-coverage curve.
 
-    ``score``: ``msp``, ``margin``, ``neg_entropy``, ``max_logit`` or a function of a block;
-    ``loss``: ``zero_one``, ``cross_entropy``, ``brier`` or a function of a block.
-    ``weights="log"`` is the estimator with weights −ln(1 − r/(n+1)) of r-AURC.
+    It is the mean over all coverages of the mean loss of the accepted rows.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        score: ``"msp"`` (the largest probability), ``"margin"``, ``"neg_entropy"``,
+            ``"max_logit"`` or a function of a `Block`; larger means more confident. Default: 'msp'
+            (Hendrycks & Gimpel 2017).
+        loss: ``"zero_one"``, ``"cross_entropy"``, ``"brier"`` or a function of a `Block`. Default:
+            'zero_one' (Geifman & El-Yaniv 2017).
+        weights: ``"empirical"``, the curve itself, or ``"log"``, the estimator with weights
+            −ln(1 − r/(n+1)) of r-aurc. Default: 'empirical' (ours: the curve itself).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     measure = aurc_measure(score=score, loss=loss, weights=weights)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
@@ -209,7 +228,22 @@ def e_aurc(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Excess AURC: AURC less that of the order that puts the largest losses last."""
+    """Compute excess AURC: AURC less the AURC of the best order, largest losses last.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        score: ``"msp"`` (the largest probability), ``"margin"``, ``"neg_entropy"``,
+            ``"max_logit"`` or a function of a `Block`; larger means more confident. Default: 'msp'
+            (Hendrycks & Gimpel 2017).
+        loss: ``"zero_one"``, ``"cross_entropy"``, ``"brier"`` or a function of a `Block`. Default:
+            'zero_one' (Geifman & El-Yaniv 2017).
+        weights: ``"empirical"``, the curve itself, or ``"log"``, the estimator with weights
+            −ln(1 − r/(n+1)) of r-aurc. Default: 'empirical' (ours: the curve itself).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     measure = e_aurc_measure(score=score, loss=loss, weights=weights)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
 
@@ -223,7 +257,20 @@ def augrc(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """AUGRC (Traub et al. 2024): the mean over coverages of accepted loss over *all* rows."""
+    """Compute AUGRC (Traub et al. 2024): the mean over coverages of accepted loss over *all* rows.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        score: ``"msp"`` (the largest probability), ``"margin"``, ``"neg_entropy"``,
+            ``"max_logit"`` or a function of a `Block`; larger means more confident. Default: 'msp'
+            (Hendrycks & Gimpel 2017).
+        loss: ``"zero_one"``, ``"cross_entropy"``, ``"brier"`` or a function of a `Block`. Default:
+            'zero_one' (Geifman & El-Yaniv 2017).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     measure = augrc_measure(score=score, loss=loss)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
 
@@ -238,7 +285,24 @@ def risk_at_coverage(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Mean loss of the ceil(coverage·N) most confident rows; a tie cut by it counts its mean."""
+    """Compute the mean loss of the ceil(coverage·N) most confident rows.
+
+    A tie that the coverage cuts counts with its mean loss.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        coverage: The share of rows accepted, in (0, 1]. Default: 0.8 (ours: one row in five goes to
+            a person).
+        score: ``"msp"`` (the largest probability), ``"margin"``, ``"neg_entropy"``,
+            ``"max_logit"`` or a function of a `Block`; larger means more confident. Default: 'msp'
+            (Hendrycks & Gimpel 2017).
+        loss: ``"zero_one"``, ``"cross_entropy"``, ``"brier"`` or a function of a `Block`. Default:
+            'zero_one' (Geifman & El-Yaniv 2017).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     measure = risk_at_coverage_measure(coverage=coverage, score=score, loss=loss)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
 
@@ -253,7 +317,23 @@ def coverage_at_risk(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """Largest share of rows a threshold can accept with mean loss at most ``risk``; 0 if none."""
+    """Compute the largest share of rows that a threshold accepts with mean loss at most ``risk``.
+
+    0 if no threshold does.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        risk: The largest mean loss allowed. Default: 0.05 (ours: one error in twenty).
+        score: ``"msp"`` (the largest probability), ``"margin"``, ``"neg_entropy"``,
+            ``"max_logit"`` or a function of a `Block`; larger means more confident. Default: 'msp'
+            (Hendrycks & Gimpel 2017).
+        loss: ``"zero_one"``, ``"cross_entropy"``, ``"brier"`` or a function of a `Block`. Default:
+            'zero_one' (Geifman & El-Yaniv 2017).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+    """
     measure = coverage_at_risk_measure(risk=risk, score=score, loss=loss)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
 
@@ -266,9 +346,19 @@ def failure_auroc(
     from_logits: bool = True,
     ignore_index: int | None = None,
 ) -> Any:
-    """AUROC of confidence separating right from wrong rows; ties count a half.
+    """Compute the AUROC of confidence that separates correct from wrong rows.
 
-    Defined as 0.5 where all rows are right or all are wrong: there is nothing to separate.
+    Ties count a half. 0.5 where all rows are correct or all are wrong.
+
+    Args:
+        preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
+        target: Integer labels of shape (N,) or (N,...).
+        score: ``"msp"`` (the largest probability), ``"margin"``, ``"neg_entropy"``,
+            ``"max_logit"`` or a function of a `Block`; larger means more confident. Default: 'msp'
+            (Hendrycks & Gimpel 2017).
+        from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
+            networks give logits).
+        ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
     """
     measure = failure_auroc_measure(score=score)
     return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)

@@ -1,7 +1,7 @@
-"""The networks of the papers, and any classifier taken apart."""
+"""The networks of the papers, and a split of any classifier into features and head."""
 
 from calibrant.models.network import Network
-from calibrant.models.registry import available, build
+from calibrant.models.registry import available, build, register
 from calibrant.models.split import Split, split
 
-__all__ = ["Network", "Split", "available", "build", "split"]
+__all__ = ["Network", "Split", "available", "build", "register", "split"]

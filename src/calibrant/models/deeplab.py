@@ -1,4 +1,4 @@
-"""DeepLabV3 on a dilated ResNet-50: a label for every pixel."""
+"""DeepLabV3 on a dilated ResNet-50, for one label a pixel."""
 
 from __future__ import annotations
 
@@ -8,33 +8,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibrant.models.network import Network, conv1x1, conv3x3, start
+from calibrant.models.network import Network, conv1x1, conv3x3, init_weights
 from calibrant.models.resnet import Bottleneck, ResNet
 
 
 class Pyramid(nn.Module):
-    """Atrous spatial pyramid pooling: one view of the maps at each rate, and one of the whole."""
+    """Atrous spatial pyramid pooling: one view of the maps at each rate, and one of the whole.
+
+    Args:
+        inputs: Channels of the maps.
+        width: Channels of each view and of the result.
+        rates: The dilation of each view.
+    """
 
     def __init__(self, inputs: int, width: int, rates: Sequence[int]) -> None:
         super().__init__()
         views = [conv1x1(inputs, width)]
         views += [nn.Conv2d(inputs, width, 3, 1, rate, rate, bias=False) for rate in rates]
-        self.views = nn.ModuleList(_normalised(view, width) for view in views)
-        self.whole = _normalised(conv1x1(inputs, width), width)
-        self.merge = _normalised(conv1x1(width * (len(views) + 1), width), width)
+        self.views = nn.ModuleList(_add_norm(view, width) for view in views)
+        self.whole = _add_norm(conv1x1(inputs, width), width)
+        self.merge = _add_norm(conv1x1(width * (len(views) + 1), width), width)
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """The views, merged."""
+        """Merge the views."""
         whole = self.whole(maps.mean((2, 3), keepdim=True)).expand(-1, -1, *maps.shape[2:])
-        found: Tensor = self.dropout(
-            self.merge(torch.cat([view(maps) for view in self.views] + [whole], 1))
-        )
-        return found
+        merged: Tensor = self.merge(torch.cat([view(maps) for view in self.views] + [whole], 1))
+        dropped: Tensor = self.dropout(merged)
+        return dropped
 
 
 class DeepLabV3(Network):
-    """Chen et al. 2017, output stride 8, rates 12, 24, 36; logits of the size of the image."""
+    """DeepLabV3 (Chen et al. 2017): output stride 8, rates 12, 24, 36, logits at image size.
+
+    Args:
+        num_classes: K.
+        channels: Channels of the images.
+    """
 
     def __init__(self, num_classes: int, *, channels: int = 3) -> None:
         super().__init__()
@@ -51,21 +61,21 @@ class DeepLabV3(Network):
         del body.classifier
         self.body = body
         self.pyramid = Pyramid(2048, 256, (12, 24, 36))
-        self.refine = _normalised(conv3x3(256, 256), 256)
+        self.refine = _add_norm(conv3x3(256, 256), 256)
         self.classifier = nn.Conv2d(256, num_classes, 1)
-        start(self.pyramid)
-        start(self.refine)
+        init_weights(self.pyramid)
+        init_weights(self.refine)
 
     def features(self, images: Tensor) -> Tensor:
-        """(N,256,h,w) maps at an eighth of the size."""
-        found: Tensor = self.refine(self.pyramid(self.body.maps(images)))
-        return found
+        """Return maps (N,256,h,w) at an eighth of the size."""
+        maps: Tensor = self.refine(self.pyramid(self.body.maps(images)))
+        return maps
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N,K,H,W) logits."""
+        """Return logits (N,K,H,W)."""
         logits = self.classifier(self.features(images))
         return F.interpolate(logits, images.shape[2:], mode="bilinear", align_corners=False)
 
 
-def _normalised(layer: nn.Module, width: int) -> nn.Sequential:
+def _add_norm(layer: nn.Module, width: int) -> nn.Sequential:
     return nn.Sequential(layer, nn.BatchNorm2d(width), nn.ReLU())

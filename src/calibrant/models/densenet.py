@@ -1,18 +1,19 @@
-"""DenseNets in CIFAR form: every layer sees the maps of all before it in its block."""
+"""DenseNets in CIFAR form: every layer sees the maps of all layers before it in its block."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibrant.models.network import Network, conv1x1, conv3x3, pooled, start
+from calibrant.models.network import Network, average_places, conv1x1, conv3x3, init_weights
 
 
 class Layer(nn.Module):
-    """BatchNorm, ReLU, 3x3; with a bottleneck, 1x1 to four times the growth first."""
+    """BatchNorm, ReLU and a 3x3 convolution; a bottleneck adds a 1x1 to four times the growth."""
 
     def __init__(self, inputs: int, growth: int, bottleneck: bool) -> None:
         super().__init__()
@@ -25,13 +26,23 @@ class Layer(nn.Module):
         self.norm, self.conv = nn.BatchNorm2d(inputs), conv3x3(inputs, growth)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """The maps so far, and this layer's."""
-        seen = maps if self.narrow is None else self.narrow(maps)
-        return torch.cat((maps, self.conv(F.relu(self.norm(seen)))), 1)
+        """Append this layer's maps to those so far."""
+        narrowed = maps if self.narrow is None else self.narrow(maps)
+        return torch.cat((maps, self.conv(F.relu(self.norm(narrowed)))), 1)
 
 
 class DenseNet(Network):
-    """Dense blocks with halving transitions between (Huang et al. 2017)."""
+    """Dense blocks with transitions between them that halve the size (Huang et al. 2017).
+
+    Args:
+        layers: Layers of each block.
+        growth: Maps that a layer adds.
+        num_classes: K.
+        channels: Channels of the images.
+        stem_width: Maps of the first convolution.
+        bottleneck: Whether layers have a 1x1 bottleneck.
+        compression: The share of the maps that a transition keeps.
+    """
 
     def __init__(
         self,
@@ -58,15 +69,21 @@ class DenseNet(Network):
                 width += growth
         self.maps = nn.Sequential(*parts, nn.BatchNorm2d(width), nn.ReLU())
         self.classifier = nn.Linear(width, num_classes)
-        start(self)
+        init_weights(self)
 
     def features(self, images: Tensor) -> Tensor:
-        """The pooled maps."""
-        return pooled(self.maps(images))
+        """Return the pooled maps."""
+        return average_places(self.maps(images))
 
 
 def densenet(depth: int, num_classes: int, *, channels: int = 3) -> DenseNet:
-    """DenseNet-40 (growth 12, plain), 121 (growth 32) or 161 (growth 48), bottlenecked."""
+    """Build DenseNet-40 (growth 12), or 121 (growth 32) or 161 (growth 48) with bottlenecks.
+
+    Args:
+        depth: 40, 121 or 161.
+        num_classes: K.
+        channels: Channels of the images.
+    """
     if depth == 40:
         return DenseNet(
             (12, 12, 12),
@@ -87,3 +104,8 @@ def densenet(depth: int, num_classes: int, *, channels: int = 3) -> DenseNet:
         bottleneck=True,
         compression=0.5,
     )
+
+
+densenet40 = partial(densenet, 40)
+densenet121 = partial(densenet, 121)
+densenet161 = partial(densenet, 161)

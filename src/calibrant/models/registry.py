@@ -1,53 +1,81 @@
-"""Every network by name."""
+"""Networks by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from calibrant.functional.errors import InputError, no_such
-from calibrant.models.deeplab import DeepLabV3
-from calibrant.models.densenet import densenet
+from calibrant.core.errors import InputError
+from calibrant.core.registry import Registry
 from calibrant.models.network import Network
-from calibrant.models.resnet import resnet, thin_preresnet, thin_resnet, wide_resnet
-from calibrant.models.small import MLP, LeNet5
 
-# name: (its builder, of the number of classes and options; a line on what it is).
-MODELS: dict[str, tuple[Callable[..., Network], str]] = {
-    "resnet18": (lambda k, **o: resnet(18, k, **o), "ResNet-18, 3x3 stem"),
-    "resnet34": (lambda k, **o: resnet(34, k, **o), "ResNet-34, 3x3 stem"),
-    "resnet50": (lambda k, **o: resnet(50, k, **o), "ResNet-50, 3x3 stem"),
-    "resnet101": (lambda k, **o: resnet(101, k, **o), "ResNet-101, 3x3 stem"),
-    "resnet110": (lambda k, **o: thin_resnet(110, k, **o), "ResNet-110 of CIFAR, thin"),
-    "resnet110_sd": (
-        lambda k, **o: thin_resnet(110, k, **{"last_keep": 0.5, **o}),
-        "ResNet-110 with stochastic depth, last block kept half the time",
-    ),
-    "preresnet56": (lambda k, **o: thin_preresnet(56, k, **o), "pre-activated, thin"),
-    "wrn_16_4": (lambda k, **o: wide_resnet(16, 4, k, **o), "wide ResNet, 2 blocks a stage"),
-    "wrn_28_10": (lambda k, **o: wide_resnet(28, 10, k, **o), "wide ResNet, 4 blocks a stage"),
-    "wrn_26_10": (lambda k, **o: wide_resnet(28, 10, k, **o), "mac-cal's name for wrn_28_10"),
-    "densenet40": (lambda k, **o: densenet(40, k, **o), "DenseNet, growth 12"),
-    "densenet121": (lambda k, **o: densenet(121, k, **o), "DenseNet, growth 32"),
-    "densenet161": (lambda k, **o: densenet(161, k, **o), "DenseNet, growth 48"),
-    "lenet5": (LeNet5, "LeNet-5 for 32x32 images"),
-    "mlp": (MLP, "linear layers with ReLU"),
-    "deeplabv3_resnet50": (DeepLabV3, "a label for every pixel"),
-}
+F = TypeVar("F", bound=Callable[..., Any])
+_AT = "calibrant.models"
+MODELS: Registry[Callable[..., Network]] = Registry(
+    "network",
+    {
+        "resnet18": (f"{_AT}.resnet:resnet18", "ResNet-18, 3x3 stem"),
+        "resnet34": (f"{_AT}.resnet:resnet34", "ResNet-34, 3x3 stem"),
+        "resnet50": (f"{_AT}.resnet:resnet50", "ResNet-50, 3x3 stem"),
+        "resnet101": (f"{_AT}.resnet:resnet101", "ResNet-101, 3x3 stem"),
+        "resnet110": (f"{_AT}.resnet:resnet110", "ResNet-110 for CIFAR, thin"),
+        "resnet110_sd": (
+            f"{_AT}.resnet:resnet110_sd",
+            "ResNet-110 with stochastic depth: the last block is kept half the time",
+        ),
+        "preresnet56": (f"{_AT}.resnet:preresnet56", "pre-activated, thin"),
+        "wrn_16_4": (f"{_AT}.resnet:wrn_16_4", "wide ResNet, 2 blocks a stage"),
+        "wrn_28_10": (f"{_AT}.resnet:wrn_28_10", "wide ResNet, 4 blocks a stage"),
+        "wrn_26_10": (f"{_AT}.resnet:wrn_28_10", "mac-cal's name for wrn_28_10"),
+        "densenet40": (f"{_AT}.densenet:densenet40", "DenseNet, growth 12"),
+        "densenet121": (f"{_AT}.densenet:densenet121", "DenseNet, growth 32"),
+        "densenet161": (f"{_AT}.densenet:densenet161", "DenseNet, growth 48"),
+        "lenet5": (f"{_AT}.small:LeNet5", "LeNet-5 for 32x32 images"),
+        "mlp": (f"{_AT}.small:MLP", "linear layers with ReLU"),
+        "deeplabv3_resnet50": (f"{_AT}.deeplab:DeepLabV3", "a label for every pixel"),
+    },
+)
 
 
 def available() -> dict[str, str]:
-    """Every network's name and what it is."""
-    return {name: says for name, (_, says) in MODELS.items()}
+    """Return every network's name and what it is."""
+    return MODELS.available()
+
+
+@overload
+def register(build: F) -> F: ...
+@overload
+def register(*, name: str | None = ..., summary: str = ...) -> Callable[[F], F]: ...
+
+
+def register(build: Any = None, *, name: str | None = None, summary: str = "") -> Any:
+    """Register a network of your own; a decorator, with or without options.
+
+    Args:
+        build: ``build(num_classes, *, channels, **options)``, which returns a fresh network.
+        name: Its name; the function's own by default.
+        summary: A line on what it is; the first line of its docstring by default.
+    """
+
+    def add(given: F) -> F:
+        MODELS.register(given, name=name, summary=summary or None)
+        return given
+
+    return add if build is None else add(build)
 
 
 def build(name: str, num_classes: int, **options: Any) -> Network:
-    """A fresh network by name; ``channels=`` of the image, and the MLP's own options."""
-    if name not in MODELS:
-        raise no_such("network", name, MODELS)
+    """Build a fresh network.
+
+    Args:
+        name: Its name.
+        num_classes: The number of classes.
+        options: ``channels`` of the images, and the network's own options.
+    """
+    builder = MODELS.load(name)
     if num_classes < 2:
         raise InputError(f"a classifier has at least 2 classes, found {num_classes}")
     try:
-        return MODELS[name][0](num_classes, **options)
+        return builder(num_classes, **options)
     except TypeError as error:
         raise InputError(f"network {name!r}: {error}") from None

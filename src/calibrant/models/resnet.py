@@ -1,8 +1,9 @@
-"""Residual networks: wide ones with ImageNet's blocks, and the thin deep ones of CIFAR."""
+"""Residual networks: those of ImageNet with a small stem, and the thin and wide ones of CIFAR."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -11,15 +12,15 @@ from torch.nn import functional as F
 from calibrant.models.network import (
     Network,
     StochasticDepth,
+    average_places,
     conv1x1,
     conv3x3,
-    pooled,
-    start,
+    init_weights,
 )
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions."""
+    """A residual block of two 3x3 convolutions."""
 
     expansion = 1
 
@@ -35,14 +36,14 @@ class Basic(nn.Module):
         self.depth = StochasticDepth(keep)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """The block."""
+        """Apply the block."""
         branch = F.relu(self.norm1(self.conv1(maps)))
         branch = self.depth(self.norm2(self.conv2(branch)))
         return F.relu(branch + self.shortcut(maps))
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 with the stride, 1x1 to four times the width."""
+    """A residual block: 1x1, 3x3 with the stride, 1x1 to four times the width."""
 
     expansion = 4
 
@@ -59,7 +60,7 @@ class Bottleneck(nn.Module):
         self.depth = StochasticDepth(keep)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """The block."""
+        """Apply the block."""
         branch = F.relu(self.norm1(self.conv1(maps)))
         branch = F.relu(self.norm2(self.conv2(branch)))
         branch = self.depth(self.norm3(self.conv3(branch)))
@@ -67,7 +68,7 @@ class Bottleneck(nn.Module):
 
 
 class PreActivated(nn.Module):
-    """BatchNorm and ReLU before each of two 3x3 convolutions (He et al. 2016b)."""
+    """A pre-activated block: BatchNorm and ReLU before each 3x3 convolution (He et al. 2016b)."""
 
     expansion = 1
 
@@ -84,28 +85,28 @@ class PreActivated(nn.Module):
         self.depth = StochasticDepth(keep)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """The block; where the shape changes, the shortcut sees the activated maps too."""
+        """Apply the block; where the shape changes, the shortcut sees the activated maps."""
         active = F.relu(self.norm1(maps))
-        kept = maps if self.shortcut is None else self.shortcut(active)
+        shortcut = maps if self.shortcut is None else self.shortcut(active)
         branch = self.conv1(active)
-        return kept + self.depth(self.conv2(F.relu(self.norm2(branch))))
+        return shortcut + self.depth(self.conv2(F.relu(self.norm2(branch))))
 
 
 class Padded(nn.Module):
-    """The shortcut without parameters: every other place, zeros for the new channels."""
+    """A shortcut without parameters: every ``stride``-th place, zeros for the new channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.stride, self.extra = stride, outputs - inputs
 
     def forward(self, maps: Tensor) -> Tensor:
-        """The padded maps (option A of He et al. 2016a)."""
+        """Subsample and pad the maps (option A of He et al. 2016a)."""
         kept = maps[:, :, :: self.stride, :: self.stride]
         return F.pad(kept, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
 
 
 def make_shortcut(kind: str, inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The identity where the shape stays; else a projection, or padding."""
+    """Return the identity if the shape stays; else a projection, or padding."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     if kind == "padded":
@@ -123,10 +124,21 @@ RESNETS: dict[int, tuple[Block, tuple[int, ...]]] = {
 
 
 class ResNet(Network):
-    """Stages of residual blocks on a 3x3 stem (CIFAR) or ImageNet's 7x7 one.
+    """Stages of residual blocks after a stem.
 
-    ``last_keep`` below 1 is stochastic depth: the l-th of L blocks is kept with probability
-    1 − l/L·(1 − last_keep). ``dilations`` replace strides by dilation, for dense prediction.
+    Args:
+        block: The kind of block.
+        blocks: Blocks of each stage.
+        widths: The width of each stage.
+        num_classes: K.
+        channels: Channels of the images.
+        stem_width: Maps of the stem; None takes the first width.
+        stem: ``cifar`` (3x3) or ``imagenet`` (7x7 and pooling).
+        shortcut: ``projection`` or ``padded``, where the shape changes.
+        last_keep: Below 1, stochastic depth: the l-th of L blocks is kept with probability
+            1 − l/L·(1 − last_keep).
+        strides: The stride of each stage; None for 1, then 2.
+        dilations: The dilation of each stage, in place of strides, for dense prediction.
     """
 
     def __init__(
@@ -147,41 +159,41 @@ class ResNet(Network):
         super().__init__()
         width = stem_width or widths[0]
         preactivated = block is PreActivated
-        self.stem = _stem(stem, channels, width, normalised=not preactivated)
-        stages, done, total = [], 0, sum(blocks)
-        inputs, before = width, 1
+        self.stem = _make_stem(stem, channels, width, normalised=not preactivated)
+        stages, number, total = [], 0, sum(blocks)
+        inputs, previous = width, 1
         strides = strides or [1] + [2] * (len(blocks) - 1)
         for index, (count, width) in enumerate(zip(blocks, widths, strict=True)):
             dilation = dilations[index] if dilations else 1
             layers: list[nn.Module] = []
             for place in range(count):
-                done += 1
+                number += 1
                 stride = strides[index] if place == 0 else 1
-                keep = 1.0 - done / total * (1.0 - last_keep)
-                # The first block of a dilated stage still has the stage before's dilation.
-                spread = before if place == 0 else dilation
+                keep = 1.0 - number / total * (1.0 - last_keep)
+                # The first block of a dilated stage keeps the dilation of the stage before.
+                spread = previous if place == 0 else dilation
                 layers.append(block(inputs, width, stride, spread, shortcut, keep))
                 inputs = width * block.expansion
-            before = dilation
+            previous = dilation
             stages.append(nn.Sequential(*layers))
         self.stages = nn.Sequential(*stages)
         self.last = (
             nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU()) if preactivated else nn.Identity()
         )
         self.classifier = nn.Linear(inputs, num_classes)
-        start(self)
+        init_weights(self)
 
     def maps(self, images: Tensor) -> Tensor:
-        """The last stage's maps."""
-        found: Tensor = self.last(self.stages(self.stem(images)))
-        return found
+        """Return the maps of the last stage."""
+        maps: Tensor = self.last(self.stages(self.stem(images)))
+        return maps
 
     def features(self, images: Tensor) -> Tensor:
-        """The pooled maps."""
-        return pooled(self.maps(images))
+        """Return the pooled maps."""
+        return average_places(self.maps(images))
 
 
-def _stem(kind: str, channels: int, width: int, normalised: bool) -> nn.Module:
+def _make_stem(kind: str, channels: int, width: int, normalised: bool) -> nn.Module:
     if kind == "imagenet":
         return nn.Sequential(
             nn.Conv2d(channels, width, 7, 2, 3, bias=False),
@@ -194,7 +206,13 @@ def _stem(kind: str, channels: int, width: int, normalised: bool) -> nn.Module:
 
 
 def resnet(depth: int, num_classes: int, *, channels: int = 3) -> ResNet:
-    """ResNet-18, 34, 50 or 101 with a 3x3 stem."""
+    """Build ResNet-18, 34, 50 or 101 with a 3x3 stem.
+
+    Args:
+        depth: 18, 34, 50 or 101.
+        num_classes: K.
+        channels: Channels of the images.
+    """
     kind, blocks = RESNETS[depth]
     return ResNet(kind, blocks, (64, 128, 256, 512), num_classes, channels=channels)
 
@@ -202,7 +220,14 @@ def resnet(depth: int, num_classes: int, *, channels: int = 3) -> ResNet:
 def thin_resnet(
     depth: int, num_classes: int, *, channels: int = 3, last_keep: float = 1.0
 ) -> ResNet:
-    """CIFAR's 6n+2 layers of widths 16, 32, 64, with padded shortcuts (He et al. 2016a)."""
+    """Build CIFAR's ResNet of 6n+2 layers, widths 16, 32, 64, padded shortcuts (He et al. 2016a).
+
+    Args:
+        depth: 6n+2.
+        num_classes: K.
+        channels: Channels of the images.
+        last_keep: The probability of keeping the last block; see `ResNet`.
+    """
     return ResNet(
         Basic,
         [(depth - 2) // 6] * 3,
@@ -215,13 +240,26 @@ def thin_resnet(
 
 
 def thin_preresnet(depth: int, num_classes: int, *, channels: int = 3) -> ResNet:
-    """The same of pre-activated blocks (He et al. 2016b)."""
+    """Build CIFAR's ResNet of 6n+2 layers with pre-activated blocks (He et al. 2016b).
+
+    Args:
+        depth: 6n+2.
+        num_classes: K.
+        channels: Channels of the images.
+    """
     blocks = [(depth - 2) // 6] * 3
     return ResNet(PreActivated, blocks, (16, 32, 64), num_classes, channels=channels)
 
 
 def wide_resnet(depth: int, factor: int, num_classes: int, *, channels: int = 3) -> ResNet:
-    """WRN-depth-factor: 6n+4 layers of pre-activated blocks (Zagoruyko and Komodakis 2016)."""
+    """Build WRN-depth-factor, of pre-activated blocks (Zagoruyko and Komodakis 2016).
+
+    Args:
+        depth: 6n+4.
+        factor: The factor of the widths 16, 32, 64.
+        num_classes: K.
+        channels: Channels of the images.
+    """
     return ResNet(
         PreActivated,
         [(depth - 4) // 6] * 3,
@@ -230,3 +268,14 @@ def wide_resnet(depth: int, factor: int, num_classes: int, *, channels: int = 3)
         channels=channels,
         stem_width=16,
     )
+
+
+resnet18 = partial(resnet, 18)
+resnet34 = partial(resnet, 34)
+resnet50 = partial(resnet, 50)
+resnet101 = partial(resnet, 101)
+resnet110 = partial(thin_resnet, 110)
+resnet110_sd = partial(thin_resnet, 110, last_keep=0.5)
+preresnet56 = partial(thin_preresnet, 56)
+wrn_16_4 = partial(wide_resnet, 16, 4)
+wrn_28_10 = partial(wide_resnet, 28, 10)

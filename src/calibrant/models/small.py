@@ -10,7 +10,12 @@ from calibrant.models.network import Network
 
 
 class LeNet5(Network):
-    """LeCun et al. 1998 with ReLU and max pooling, for 32x32 images."""
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling, for 32x32 images.
+
+    Args:
+        num_classes: K.
+        channels: Channels of the images.
+    """
 
     def __init__(self, num_classes: int, *, channels: int = 3) -> None:
         super().__init__()
@@ -30,13 +35,20 @@ class LeNet5(Network):
         self.classifier = nn.Linear(84, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """The last hidden layer."""
-        found: Tensor = self.body(images)
-        return found
+        """Return the last hidden layer."""
+        hidden: Tensor = self.body(images)
+        return hidden
 
 
 class MLP(Network):
-    """Linear layers with ReLU, on inputs of any shape, flattened."""
+    """Linear layers with ReLU, on flattened inputs of any shape.
+
+    Args:
+        num_classes: K.
+        inputs: Numbers in one input.
+        hidden: The width of each hidden layer.
+        dropout: The dropout rate after each hidden layer; 0 adds none.
+    """
 
     def __init__(
         self,
@@ -57,6 +69,6 @@ class MLP(Network):
         self.classifier = nn.Linear(inputs, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """The last hidden layer."""
-        found: Tensor = self.body(images)
-        return found
+        """Return the last hidden layer."""
+        hidden: Tensor = self.body(images)
+        return hidden

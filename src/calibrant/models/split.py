@@ -1,4 +1,4 @@
-"""Any classifier taken apart: what makes its features, and the head that reads them."""
+"""Split any classifier into a feature extractor and the head that reads the features."""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
 
-USUAL = ("classifier", "fc", "head", "heads")  # ours and torchvision's names for the head
+USUAL_NAMES = ("classifier", "fc", "head", "heads")  # ours and torchvision's names for the head
 
 
 class Split(NamedTuple):
-    """``head(extractor(x))`` is ``model(x)``; both share its weights."""
+    """``head(extractor(x))`` equals ``model(x)``; both share the model's weights."""
 
     extractor: nn.Module
     head: nn.Module
-    name: str  # of the head, in the model
+    name: str  # of the head in the model
 
 
 class Extractor(nn.Module):
-    """What reaches a model's head, caught on its way."""
+    """Return the inputs of a model's head, caught by a hook.
+
+    Args:
+        model: The model.
+        name: The name of its head.
+    """
 
     def __init__(self, model: nn.Module, name: str) -> None:
         super().__init__()
         self.model, self.name = model, name
 
     def forward(self, *inputs: Any) -> Tensor:
-        """The head's input."""
+        """Run the model and return the input of its head."""
         caught: list[Tensor] = []
 
         def catch(_: nn.Module, given: tuple[Any, ...]) -> None:
@@ -40,42 +45,44 @@ class Extractor(nn.Module):
             hook.remove()
         if len(caught) != 1:
             raise InputError(
-                f"the head {self.name!r} was called {len(caught)} times in one forward; name "
+                f"the head {self.name!r} was called {len(caught)} times in one forward pass: name "
                 "another with head="
             )
         return caught[0]
 
 
 def split(model: nn.Module, *, head: str | None = None) -> Split:
-    """Feature extractor and head of any model.
+    """Split a model into its feature extractor and its head.
 
-    The head is what timm's ``get_classifier()`` gives, or the last linear layer of
-    ``classifier``, ``fc``, ``head`` or ``heads``, or the linear layer that ends an
-    ``nn.Sequential``, or the module named by ``head``.
+    Args:
+        model: Any classifier.
+        head: The name of its head. None finds it: what timm's ``get_classifier()`` returns, or
+            the last linear layer of ``classifier``, ``fc``, ``head`` or ``heads``, or the
+            linear layer that ends an ``nn.Sequential``.
     """
-    name = _find(model) if head is None else head
+    name = _find_head(model) if head is None else head
     try:
-        found = model.get_submodule(name)
+        module = model.get_submodule(name)
     except AttributeError:
-        named = ", ".join(child for child, _ in model.named_children())
-        raise InputError(f"the model has no module {name!r}; it has: {named}") from None
+        children = ", ".join(child for child, _ in model.named_children())
+        raise InputError(f"the model has no module {name!r}; it has: {children}") from None
     if not name:
-        raise InputError("the head must be a part of the model, found the whole of it")
-    return Split(Extractor(model, name), found, name)
+        raise InputError("the head must be a part of the model, found the whole model")
+    return Split(Extractor(model, name), module, name)
 
 
-def _find(model: nn.Module) -> str:
+def _find_head(model: nn.Module) -> str:
     if callable(getattr(model, "get_classifier", None)):
-        wanted = model.get_classifier()  # type: ignore[operator]
-        if isinstance(wanted, (tuple, list)):
+        classifier = model.get_classifier()  # type: ignore[operator]
+        if isinstance(classifier, (tuple, list)):
             raise InputError(
-                f"{type(model).__name__} has {len(wanted)} classifiers, whose answers it puts "
-                "together: name the one that is meant with head="
+                f"{type(model).__name__} has {len(classifier)} classifiers and combines their "
+                "outputs: name one with head="
             )
         for name, module in model.named_modules():
-            if module is wanted and name:
+            if module is classifier and name:
                 return name
-    for name in USUAL:
+    for name in USUAL_NAMES:
         part = getattr(model, name, None)
         if isinstance(part, nn.Module):
             last = _last_linear(part)
@@ -83,9 +90,10 @@ def _find(model: nn.Module) -> str:
                 return f"{name}.{last}" if last else name
     if isinstance(model, nn.Sequential) and len(model) > 1 and isinstance(model[-1], nn.Linear):
         return next(reversed(model._modules))
-    named = ", ".join(child for child, _ in model.named_children())
+    children = ", ".join(child for child, _ in model.named_children())
     raise InputError(
-        f"found no classifier head in {type(model).__name__}; name it with head=, one of: {named}"
+        f"found no classifier head in {type(model).__name__}: name it with head=, one of: "
+        f"{children}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Turning what a caller gives into arrays, and checking shape and type (never the values)."""
+"""Convert the caller's input to arrays; check shapes and types, not values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from calibrant.functional.errors import InputError, first
-from calibrant.functional.rows import Array, as_numpy
-from calibrant.predictions.sources import FileScores
+from calibrant.core.errors import InputError, first
+from calibrant.functional.arrays import Array, as_numpy
+from calibrant.predictions.files import FileScores
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABEL_TENSORS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# PyTorch can hold these but implements few operations on them.
+# PyTorch has these types but few operations on them.
 _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
@@ -40,7 +40,7 @@ def _as_array(given: object, what: str) -> Array:
 
 
 def as_scores(given: object, what: str) -> Array | FileScores:
-    """Logits or probabilities as a floating-point array, (N,), (N,K) or (N,K,...)."""
+    """Return logits or probabilities as a floating-point array, (N,), (N,K) or (N,K,...)."""
     scores = given if isinstance(given, FileScores) else _as_array(given, what)
     shape = tuple(scores.shape)
     if isinstance(scores, torch.Tensor):
@@ -48,15 +48,13 @@ def as_scores(given: object, what: str) -> Array | FileScores:
     else:
         is_float = scores.dtype in (np.float16, np.float32, np.float64)
     if len(shape) == 0:
-        raise InputError(
-            f"{what} have no rows axis (a single number); expected (N,), (N,K), (N,K,...)"
-        )
+        raise InputError(f"{what} are a single number; expected shape (N,), (N,K) or (N,K,...)")
     if shape[0] == 0:
         raise InputError(f"{what} are empty: 0 rows (shape {shape})")
     if not is_float:
         advice = "convert to float32 or float64"
         if not isinstance(scores, FileScores) and _is_integer(scores):
-            advice += "; predicted classes are not enough, the numbers behind them are needed"
+            advice += "; predicted classes are not enough, give the scores behind them"
         raise InputError(f"{what} must be floating point, found dtype {scores.dtype}: {advice}")
     if len(shape) > 1 and shape[1] < 2:
         raise InputError(
@@ -69,7 +67,7 @@ def as_scores(given: object, what: str) -> Array | FileScores:
 
 
 def as_labels(given: object, scores: Array | FileScores) -> Array:
-    """Integer labels, (N,) or (N,...), of the same library and device as the scores."""
+    """Return integer labels, (N,) or (N,...), of the library and device of the scores."""
     labels = _as_array(given, "labels")
     _check_label_shape(labels, tuple(scores.shape))
     _check_label_type(labels)
@@ -89,55 +87,53 @@ def _is_integer(array: Array) -> bool:
 
 
 def _check_label_shape(labels: Array, scores: tuple[int, ...]) -> None:
-    wanted, found = (scores[0], *scores[2:]), tuple(labels.shape)
-    if found == wanted:
+    expected, shape = (scores[0], *scores[2:]), tuple(labels.shape)
+    if shape == expected:
         return
-    if found == scores:
-        raise InputError(_per_class_labels(labels))
-    if len(scores) == 1 and found == (*scores, 2):
-        raise InputError(_per_class_labels(labels))
-    told = f"labels have shape {found}, expected {wanted} for scores of shape {scores}"
-    if found == (*wanted, 1):
-        raise InputError(f"{told}: drop the last axis with labels.squeeze(-1)")
-    if found == (wanted[0], 1, *wanted[1:]):
-        raise InputError(f"{told}: drop the second axis with labels.squeeze(1)")
-    if len(scores) > 2 and found == scores[:-1]:
-        raise InputError(f"{told}: classes must be axis 1, move them there with movedim(-1, 1)")
-    if len(found) == 0:
-        raise InputError(f"labels are a single number, expected shape {wanted}")
-    if found[0] != wanted[0]:
-        turned = len(scores) == 2 and found == (scores[1],)
-        hint = ": are the scores transposed? Rows must be axis 0" if turned else ""
+    if shape == scores or (len(scores) == 1 and shape == (*scores, 2)):
+        raise InputError(_explain_class_scores(labels))
+    message = f"labels have shape {shape}, expected {expected} for scores of shape {scores}"
+    if shape == (*expected, 1):
+        raise InputError(f"{message}: drop the last axis with labels.squeeze(-1)")
+    if shape == (expected[0], 1, *expected[1:]):
+        raise InputError(f"{message}: drop the second axis with labels.squeeze(1)")
+    if len(scores) > 2 and shape == scores[:-1]:
+        raise InputError(f"{message}: classes must be axis 1, move them there with movedim(-1, 1)")
+    if len(shape) == 0:
+        raise InputError(f"labels are a single number, expected shape {expected}")
+    if shape[0] != expected[0]:
+        transposed = len(scores) == 2 and shape == (scores[1],)
+        hint = ": are the scores transposed? Rows must be axis 0" if transposed else ""
         raise InputError(
-            f"lengths differ: {scores[0]} rows of scores but {found[0]} of labels ({told}){hint}"
+            f"lengths differ: {scores[0]} rows of scores but {shape[0]} of labels ({message}){hint}"
         )
-    raise InputError(told)
+    raise InputError(message)
 
 
-def _per_class_labels(labels: Array) -> str:
-    """What to say of labels with one number per class: one-hot, or multilabel and soft."""
+def _explain_class_scores(labels: Array) -> str:
+    """Word the error for labels with one number per class: one-hot, soft or multilabel."""
     sample = as_numpy(labels[:1000])
-    told = f"labels have shape {tuple(labels.shape)}, one number per class"
+    message = f"labels have shape {tuple(labels.shape)}, one number per class"
     if sample.dtype.kind in "iufb":
         one_hot = ((sample == 0) | (sample == 1)).all() and (sample.sum(1) == 1).all()
         if one_hot:
-            return f"{told}, and look one-hot: use labels.argmax(1)"
-    return f"{told}: soft and multilabel targets are not supported, one class number per row is"
+            return f"{message}, and look one-hot: use labels.argmax(1)"
+    return f"{message}: soft and multilabel targets are not supported; give one class number a row"
 
 
 def _check_label_type(labels: Array) -> None:
     if _is_integer(labels):
         return
-    told = f"labels must be integers, found dtype {labels.dtype}"
+    message = f"labels must be integers, found dtype {labels.dtype}"
     is_torch = isinstance(labels, torch.Tensor)
     cast = "labels.long()" if is_torch else "labels.astype('int64')"
     sample = as_numpy(labels[:100_000])
     if sample.dtype.kind == "f":
         if np.isfinite(sample).all() and (sample == np.floor(sample)).all():
-            raise InputError(f"{told}, though they are whole numbers: convert with {cast}")
-        raise InputError(f"{told} with values such as {first(_odd_values(sample), 3)}")
+            raise InputError(f"{message}, though they are whole numbers: convert with {cast}")
+        raise InputError(f"{message} with values such as {first(_fractions(sample), 3)}")
     if sample.dtype.kind == "b":
-        raise InputError(f"{told}: if True means class 1, convert with {cast}")
+        raise InputError(f"{message}: if True means class 1, convert with {cast}")
     flat = sample.reshape(-1)
     if sample.dtype.kind in "US" or (sample.dtype.kind == "O" and isinstance(flat[0], str)):
         raise InputError(
@@ -145,17 +141,18 @@ def _check_label_type(labels: Array) -> None:
             f"give class numbers 0 to K-1, and the names as class_names"
         )
     if sample.dtype.kind == "O":
-        raise InputError(f"{told} (first: {flat[0]!r}): convert with {cast}")
-    raise InputError(told)
+        raise InputError(f"{message} (first: {flat[0]!r}): convert with {cast}")
+    raise InputError(message)
 
 
-def _odd_values(sample: npt.NDArray[Any]) -> Iterable[object]:
-    odd = sample[~(np.isfinite(sample) & (sample == np.floor(sample)))]
-    return (float(value) for value in odd.reshape(-1))
+def _fractions(sample: npt.NDArray[Any]) -> Iterable[object]:
+    """Return the values that are not whole numbers."""
+    fractions = sample[~(np.isfinite(sample) & (sample == np.floor(sample)))]
+    return (float(value) for value in fractions.reshape(-1))
 
 
 def as_class_names(given: object, num_classes: int) -> tuple[str, ...] | None:
-    """K different names, as a tuple."""
+    """Return K different names as a tuple."""
     if given is None:
         return None
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
@@ -171,12 +168,12 @@ def as_class_names(given: object, num_classes: int) -> tuple[str, ...] | None:
         )
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise InputError(f"class_names must differ, found more than once: {first(twice)}")
+        raise InputError(f"class_names must differ; found more than once: {first(twice)}")
     return tuple(str(name) for name in names)
 
 
 def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
-    """One sample id per row, whole numbers or text, as a NumPy array."""
+    """Return one id per row, whole numbers or text, as a NumPy array."""
     if given is None:
         return None
     ids = as_numpy(_as_array(given, "ids"))
@@ -190,7 +187,7 @@ def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
 
 
 def as_ignore_index(given: object) -> int | None:
-    """The label that marks what is not to be judged."""
+    """Return the label that marks rows to leave out."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)):

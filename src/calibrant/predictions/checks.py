@@ -1,4 +1,4 @@
-"""Checking the values of scores and labels in row blocks, and saying exactly what is wrong."""
+"""Check the values of scores and labels in blocks of rows; errors name the rows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import warnings
 
 import torch
 
-from calibrant.functional.errors import InputError, first
-from calibrant.functional.rows import BLOCK_VALUES, Array, as_tensor, row_blocks
+from calibrant.core.errors import InputError, first
+from calibrant.functional.arrays import BLOCK_VALUES, Array, row_blocks, to_tensor
 
 _SHOWN = 5
-# A transfer per block is what costs on a device, not the cache.
+# On a device the transfer per block costs, not the cache.
 _DEVICE_BLOCK_VALUES = 1 << 24
 
 
@@ -20,18 +20,18 @@ def _block_values(array: Array) -> int:
     return _DEVICE_BLOCK_VALUES if on_device else BLOCK_VALUES
 
 
-class _Finding:
-    """Rows with one kind of fault: how many, and the first few with what was found there."""
+class _Fault:
+    """Rows with one kind of fault: how many, and the first few with their values."""
 
     def __init__(self) -> None:
         self.count = 0
         self.shown: list[str] = []
 
     def add(self, bad: torch.Tensor, start: int, values: torch.Tensor | None = None) -> None:
-        """``bad`` has a truth value per row; ``values`` the number to show for each row."""
-        found = bad.nonzero().flatten()
-        self.count += len(found)
-        for index in found[: _SHOWN + 1 - len(self.shown)].tolist():
+        """Add the rows where ``bad`` is true; ``values`` has the number to show for each row."""
+        rows = bad.nonzero().flatten()
+        self.count += len(rows)
+        for index in rows[: _SHOWN + 1 - len(self.shown)].tolist():
             value = "" if values is None else f" ({values[index].item():.6g})"
             self.shown.append(f"{start + index}{value}")
 
@@ -42,25 +42,25 @@ class _Finding:
 
 
 class ScoreCheck:
-    """Values of logits or probabilities, checked block by block.
+    """Check the values of logits or probabilities block by block.
 
-    ``update`` costs one pass for the extremes (and one for the row sums of probabilities)
-    over a block that is in the cache; faults are searched for only where there are any.
+    ``update`` costs one pass over a block in the cache for the extremes, and one for the row sums
+    of probabilities; it searches for faulty rows only if these show a fault.
     """
 
     def __init__(self, *, is_logits: bool) -> None:
         self.is_logits = is_logits
         self._what = "logits" if is_logits else "probabilities"
-        self._nan, self._plus, self._minus = _Finding(), _Finding(), _Finding()
-        self._outside, self._sums = _Finding(), _Finding()
+        self._nan, self._plus, self._minus = _Fault(), _Fault(), _Fault()
+        self._outside, self._sums = _Fault(), _Fault()
         self._worst_row, self._worst_sum, self._tolerance = -1, 1.0, 1e-3
         self._all_negative = True
-        self._like_probabilities = is_logits  # as far as seen: in [0, 1], rows summing to one
+        self._like_probabilities = is_logits  # so far: in [0, 1], rows sum to one
         self._seen = 0
 
     def update(self, block: Array, start: int) -> None:
-        """Look at one block whose first row is row ``start``."""
-        scores = as_tensor(block)
+        """Check one block whose first row is row ``start``."""
+        scores = to_tensor(block)
         low, high = (extreme.item() for extreme in torch.aminmax(scores))
         if not (math.isfinite(low) and math.isfinite(high)):
             rows = scores.reshape(len(scores), -1)
@@ -83,7 +83,7 @@ class ScoreCheck:
     ) -> None:
         half = scores.dtype in (torch.float16, torch.bfloat16)
         self._all_negative &= high <= 0
-        # A rounded softmax may exceed one by an ulp; a binary score's 1 - p must not go negative.
+        # A rounded softmax may exceed 1 by an ulp; 1 - p of a binary score must not be negative.
         limit = 1.0 if scores.ndim == 1 else 1.0 + (1e-2 if half else 1e-6)
         if low < 0 or high > limit:
             rows = scores.reshape(len(scores), -1)
@@ -103,7 +103,7 @@ class ScoreCheck:
                 self._worst_row, self._worst_sum = start + worst, rows_sums[worst].item()
 
     def finish(self) -> None:
-        """Raise for the most basic fault found, if any; warn of what looks like a mistake."""
+        """Raise for the most basic fault; warn of logits that look like probabilities."""
         if self._like_probabilities and self._seen > 1:
             warnings.warn(
                 "every row of these logits lies in [0, 1] and sums to one: if they are "
@@ -112,14 +112,14 @@ class ScoreCheck:
             )
         if self._nan.count:
             raise InputError(
-                f"{self._what} have NaN or missing values in {self._nan}: find why the model gave "
-                f"them, or drop those rows"
+                f"{self._what} have NaN or missing values in {self._nan}: find the cause in the "
+                f"model, or drop those rows"
             )
         if self._plus.count:
             raise InputError(f"{self._what} are infinite in {self._plus}: the model overflowed")
         if self._minus.count:
             advice = (
-                "that is the logarithm of probability 0: give the probabilities themselves "
+                "-inf is the logarithm of probability 0: give the probabilities themselves "
                 "(from_probs), or a floor such as -100"
                 if self.is_logits
                 else "if these are log-probabilities, give their exponentials"
@@ -127,23 +127,23 @@ class ScoreCheck:
             raise InputError(f"{self._what} are -inf in {self._minus}: {advice}")
         if self._outside.count:
             advice = (
-                "if these are logits, say so: from_logits, kind='logits' of a bare array, or "
-                "'logits' (columns logit_k) for their name in a file"
+                "if these are logits, use from_logits, kind='logits' for a bare array, or the "
+                "name 'logits' (columns logit_k) in a file"
             )
             if self._all_negative:
-                advice = "if these are log-probabilities they are valid logits: from_logits"
+                advice = "if these are log-probabilities, they are valid logits: use from_logits"
             raise InputError(f"probabilities outside [0, 1] in {self._outside}: {advice}")
         if self._sums.count:
             raise InputError(
                 f"probabilities do not sum to one in {self._sums}; the worst is row "
                 f"{self._worst_row} with sum {self._worst_sum:.6g} (tolerance "
                 f"{self._tolerance:g}): normalise them, give logits (from_logits), or, if each "
-                f"class was judged on its own, multilabel is not supported"
+                f"class has its own probability, note that multilabel is not supported"
             )
 
 
 def check_scores(scores: Array, *, is_logits: bool) -> None:
-    """Check a whole array in memory, without a second one of its size."""
+    """Check an array in memory without a second array of its size."""
     check = ScoreCheck(is_logits=is_logits)
     for start, block in row_blocks(scores, _block_values(scores)):
         check.update(block, start)
@@ -151,42 +151,42 @@ def check_scores(scores: Array, *, is_logits: bool) -> None:
 
 
 def check_labels(labels: Array, num_classes: int, ignore_index: int | None) -> None:
-    """Every label must be in 0..K-1 or be ``ignore_index``, and one at least must count."""
-    bad_count, kept, lowest = 0, 0, num_classes
-    finding, values = _Finding(), set[int]()
+    """Check that every label is in 0..K-1 or ``ignore_index``, and that at least one counts."""
+    bad_count, valid_count, lowest = 0, 0, num_classes
+    fault, values = _Fault(), set[int]()
     for start, block in row_blocks(labels, _block_values(labels)):
-        found = as_tensor(block).to(torch.int64)
-        low, high = (int(extreme) for extreme in torch.aminmax(found))
+        index = to_tensor(block).to(torch.int64)
+        low, high = (int(extreme) for extreme in torch.aminmax(index))
         lowest = min(lowest, low)
-        counted = None if ignore_index is None else found != ignore_index
-        kept += found.numel() if counted is None else int(counted.sum())
+        counted = None if ignore_index is None else index != ignore_index
+        valid_count += index.numel() if counted is None else int(counted.sum())
         if low < 0 or high >= num_classes:
-            bad = (found < 0) | (found >= num_classes)
+            bad = (index < 0) | (index >= num_classes)
             if counted is not None:
                 bad &= counted
             bad_count += int(bad.sum())
-            values.update(torch.unique(found[bad]).tolist())
-            finding.add(bad.reshape(len(bad), -1).any(1), start)
+            values.update(torch.unique(index[bad]).tolist())
+            fault.add(bad.reshape(len(bad), -1).any(1), start)
     if bad_count:
         shown = first(sorted(values))
         raise InputError(
             f"labels out of range: {bad_count} not in 0 to {num_classes - 1} "
-            f"(K = {num_classes} classes), values {shown}, in {finding}"
+            f"(K = {num_classes} classes), values {shown}, in {fault}"
             f"{_label_hint(values, lowest, num_classes)}"
         )
-    if kept == 0:
-        raise InputError(f"no label is left: every one equals ignore_index ({ignore_index})")
+    if valid_count == 0:
+        raise InputError(f"no label is left: all equal ignore_index ({ignore_index})")
 
 
 def _label_hint(bad: set[int], lowest: int, num_classes: int) -> str:
     if bad == {num_classes} and lowest >= 1:
-        return ": they look counted from 1, subtract 1"
+        return ": they seem to start at 1, subtract 1"
     if bad == {-1} and num_classes == 2 and lowest == -1:
         return (
-            ": if -1 marks what is to be left out, say ignore_index=-1; "
+            ": if -1 marks rows to leave out, give ignore_index=-1; "
             "if it is the negative class, give (labels + 1) // 2"
         )
     if len(bad) == 1 and next(iter(bad)) in (255, -1, -100):
         value = next(iter(bad))
-        return f": if {value} marks what is to be left out, say ignore_index={value}"
+        return f": if {value} marks rows to leave out, give ignore_index={value}"
     return ": are there more classes than columns of scores?"

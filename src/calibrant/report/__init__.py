@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from calibrant.report.alternatives import Alternatives
-from calibrant.report.group_pictures import group_gaps
+from calibrant.report.comparison_tables import Alternatives
 from calibrant.report.page import render, write
-from calibrant.report.pictures import class_calibration, reliability_diagram, risk_coverage_curve
+from calibrant.report.pictures import (
+    class_calibration,
+    group_gaps,
+    reliability_diagram,
+    risk_coverage_curve,
+)
 
 __all__ = [
     "Alternatives",

@@ -1,25 +1,24 @@
-"""The groups of an evaluation on the page: a row each of a table and of a picture."""
+"""The report's section on groups: a row of the table and of the picture for each group."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from calibrant.evaluation.groups import LOOKS_OFF, OVER, UNDER, UNSHOWN
-from calibrant.report import words
+from calibrant.evaluation.groups.value import LOOKS_OFF, OVER, UNDER, UNSHOWN
+from calibrant.report import formatting
 
 if TYPE_CHECKING:
     from calibrant.evaluation import Group, Groups
 
 MOST_DRAWN = 30
-_STEPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75)
 _SIDES = {OVER: "over", UNDER: "under"}
 
 
-class Row(NamedTuple):
-    """One group, in words, and where its gap and interval lie on the line, in percent."""
+class GroupRow(NamedTuple):
+    """One group as text, and the places of its gap and interval on the line, in percent."""
 
     group: Group
-    side: str  # "over", "under" or "inside", which is its colour
+    side: str  # "over", "under" or "inside"; decides the colour
     judged: str
     gap: str
     interval: str
@@ -28,7 +27,7 @@ class Row(NamedTuple):
     place: float
     low: float
     high: float
-    cut_low: bool  # whether the interval goes on beyond the line
+    cut_low: bool  # whether the interval extends beyond the line
     cut_high: bool
 
 
@@ -38,18 +37,18 @@ class GroupSection(NamedTuple):
     title: str
     headline: str
     tone: str
-    rows: list[Row]
-    drawn: list[Row]
+    rows: list[GroupRow]
+    drawn: list[GroupRow]
     limit: float
     level: str
     judged: bool
-    cut: bool  # whether any interval drawn goes on beyond the line
+    cut: bool  # whether any drawn interval extends beyond the line
 
 
-def group_section(groups: Groups) -> GroupSection:
-    """The section's words and places; the most overconfident group first.
+def make_group_section(groups: Groups) -> GroupSection:
+    """Make the section's text and places; the most overconfident group comes first.
 
-    The line reaches the widest gap, and the intervals of groups that have rows enough.
+    The line is long enough for the widest gap, and for the intervals of groups with enough rows.
     """
     ordered = groups.by_gap
     ends = [
@@ -58,15 +57,10 @@ def group_section(groups: Groups) -> GroupSection:
         for end in (group.gap, *(() if group.is_few else (group.gap_low, group.gap_high)))
         if end is not None and end == end
     ]
-    reach = 1.1 * max([*ends, 0.01])
-    limit = next((step for step in _STEPS if step >= reach), 1.0)
-    rows = [_row(group, limit) for group in ordered]
-    if len(rows) > MOST_DRAWN:
-        first = sorted(rows, key=lambda row: row.side == "inside")[:MOST_DRAWN]
-        drawn = [row for row in rows if row in first]
-    else:
-        drawn = rows
-    drawn = [row for row in drawn if row.group.num_rows]
+    limit = formatting.choose_gap_limit(1.1 * max([*ends, 0.01]))
+    rows = [_make_row(group, limit) for group in ordered]
+    chosen = sorted(rows, key=lambda row: row.side == "inside")[:MOST_DRAWN]
+    drawn = [row for row in rows if row in chosen and row.group.num_rows]
     off = {row.side for row in rows} - {"inside"}
     sound = any(group.finding == UNSHOWN for group in ordered)
     return GroupSection(
@@ -76,35 +70,33 @@ def group_section(groups: Groups) -> GroupSection:
         rows=rows,
         drawn=drawn,
         limit=limit,
-        level=words.percent(groups.level),
+        level=formatting.percent(groups.level),
         judged=any(group.finding is not None for group in ordered),
         cut=any(row.cut_low or row.cut_high for row in drawn),
     )
 
 
-def _row(group: Group, limit: float) -> Row:
-    def place(value: float | None) -> float:
-        value = group.gap if value is None else value
-        value = 0.0 if value != value else min(max(value, -limit), limit)
-        return round(50 + 50 * value / limit, 2)
-
-    def span(low: float | None, high: float | None, points: bool) -> str:
-        if low is None or high is None:
-            return words.NOTHING
-        ends = (words.points(low), words.points(high)) if points else map(words.number, (low, high))
-        return " to ".join(ends)
-
-    return Row(
+def _make_row(group: Group, limit: float) -> GroupRow:
+    low = group.gap if group.gap_low is None else group.gap_low
+    high = group.gap if group.gap_high is None else group.gap_high
+    interval = ece_interval = formatting.NOTHING
+    if group.gap_low is not None and group.gap_high is not None:
+        interval = f"{formatting.points(group.gap_low)} to {formatting.points(group.gap_high)}"
+    if group.ece_low is not None and group.ece_high is not None:
+        ece_interval = f"{formatting.number(group.ece_low)} to {formatting.number(group.ece_high)}"
+    return GroupRow(
         group,
         _SIDES.get(group.finding or "", "inside"),
         f"{group.finding}; {LOOKS_OFF}" if group.looks_off else group.finding or "",
-        words.points(group.gap) if group.num_rows else words.NOTHING,
-        span(group.gap_low, group.gap_high, points=True),
-        span(group.ece_low, group.ece_high, points=False),
-        words.NOTHING if group.p_adjusted is None else words.probability(group.p_adjusted),
-        place(group.gap),
-        place(group.gap_low),
-        place(group.gap_high),
+        formatting.points(group.gap) if group.num_rows else formatting.NOTHING,
+        interval,
+        ece_interval,
+        formatting.NOTHING
+        if group.p_adjusted is None
+        else formatting.probability(group.p_adjusted),
+        formatting.place_gap(group.gap, limit),
+        formatting.place_gap(low, limit),
+        formatting.place_gap(high, limit),
         group.gap_low is not None and group.gap_low < -limit,
         group.gap_high is not None and group.gap_high > limit,
     )

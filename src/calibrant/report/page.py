@@ -1,41 +1,50 @@
 """The report: one self-contained HTML file.
 
-The page is assembled from sections. A section is a template ``assets/sections/NAME.html``
-and, where it reacts to the reader, a script ``assets/sections/NAME.js``; adding one is
-writing those files and naming it in ``SECTIONS``. Styles and shared scripts lie beside
-them. Nothing is fetched: the page's own content security policy forbids every request and
-allows no script but the two written here, so a hostile class name has nothing to run with.
+The page is assembled from sections. A section is a template ``assets/sections/NAME.html`` and,
+if it is interactive, a script ``assets/sections/NAME.js``. To add one, write those files and
+name it in ``SECTIONS``. Styles and shared scripts are in the folders beside them.
+
+The scripts draw the numbers of one small JSON document (`make_payload`). It holds only what the
+page shows, rounded to five significant digits, so that a report on a thousand classes stays
+well under a megabyte. NaN becomes null; the infinities, which JSON lacks, become the strings
+"inf" and "-inf".
+
+Nothing is fetched: the page's content security policy forbids every request and allows no script
+but its own two, so that a hostile class name cannot run anything.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from calibrant._version import __version__
-from calibrant.functional.errors import InputError
-from calibrant.report import words
-from calibrant.report.alternatives import Alternatives, tabulate
-from calibrant.report.groups import group_section
-from calibrant.report.payload import embed, payload
-from calibrant.report.repair import repair
-from calibrant.report.sample import sample
+from calibrant.core.errors import InputError
+from calibrant.core.files import replace_file
+from calibrant.report import formatting
+from calibrant.report.comparison_tables import Alternatives, compare_alternatives, compare_repair
+from calibrant.report.groups import make_group_section
+from calibrant.report.temperature_slider import make_slider_data
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from calibrant.evaluation import Comparison, Evaluation, Figure, Verdict
     from calibrant.predictions import Predictions
 
 
 class Section(NamedTuple):
-    """One part of the page: the stem of its files, and its name in the list of contents."""
+    """One part of the page: the stem of its files, and its heading in the table of contents."""
 
     name: str
     heading: str
-    needs: str | None = None  # an argument of `render` without which it is left out
+    needs: str | None = None  # the argument of `render` that the section requires
 
 
 SECTIONS = (
@@ -56,6 +65,32 @@ SECTIONS = (
 STYLES = ("tokens", "page", "sections", "charts", "print")
 SCRIPTS = ("core", "format", "svg", "plot")
 CARDS = ("accuracy", "ece", "nll", "brier")
+BIN_COLUMNS = (
+    "low",
+    "high",
+    "count",
+    "confidence",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+    "band_low",
+    "band_high",
+)
+CLASS_COLUMNS = (
+    "index",
+    "name",
+    "count",
+    "predicted",
+    "recall",
+    "precision",
+    "mean_probability",
+    "frequency",
+    "gap",
+    "nll",
+    "ece",
+)
+# With more classes than this, only the worst calibrated have a diagram of their own.
+MOST_CLASS_DIAGRAMS = 2000
 
 
 def render(
@@ -68,27 +103,27 @@ def render(
     predictions: Predictions | None = None,
     others: Alternatives | None = None,
 ) -> str:
-    """The report on an evaluation, as the text of one HTML file.
+    """Render the report on an evaluation as the text of one HTML file.
 
     The same arguments give the same text, byte for byte.
 
     Args:
-        evaluation: what :func:`calibrant.evaluate` returned.
-        title: heading of the page; the name of the predictions when left out.
-        after: the evaluation of the same rows after a repair, to be shown beside it.
-        comparison: what :func:`calibrant.compare` said of the two, before first.
-        explanation: what the repair is, in words; an empty line begins a new paragraph.
-        predictions: those of the evaluation, for a slider that applies a temperature to them.
-            The page holds derived numbers of at most 2,000 rows, chosen by a fixed seed.
-        others: other models' evaluations on the same rows, to be shown in a table.
+        evaluation: The result of :func:`calibrant.evaluate`.
+        title: The heading of the page; the name of the predictions if None.
+        after: The evaluation of the same rows after a repair, shown beside the first.
+        comparison: The result of :func:`calibrant.compare`, before against after.
+        explanation: A description of the repair; an empty line starts a new paragraph.
+        predictions: The evaluated predictions, for the temperature slider. The page holds
+            derived numbers of at most 2,000 rows, chosen by a fixed seed.
+        others: Evaluations of other models on the same rows, shown in a table.
     """
     if after is None and (comparison is not None or explanation is not None):
         raise InputError("a comparison or explanation needs the evaluation after the repair")
     if predictions is not None:
-        _check_same(evaluation, predictions)
+        _check_same_rows(evaluation, predictions)
     groups = evaluation.groups
     given = {"after": after, "predictions": predictions, "others": others, "groups": groups}
-    sections = [each for each in SECTIONS if each.needs is None or given[each.needs] is not None]
+    sections = [s for s in SECTIONS if s.needs is None or given[s.needs] is not None]
 
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -101,28 +136,28 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=words.number,
-        percent=words.percent,
-        points=words.points,
-        probability=words.probability,
-        figure_text=lambda figure, value: words.figure_text(figure.name, value),
+        number=formatting.number,
+        percent=formatting.percent,
+        points=formatting.points,
+        probability=formatting.probability,
+        figure_text=lambda figure, value: formatting.figure_text(figure.name, value),
     )
-    style = "\n".join(asset(f"css/{name}.css") for name in STYLES)
-    early = asset("js/theme.js")
+    style = "\n".join(read_asset(f"css/{name}.css") for name in STYLES)
+    early = read_asset("js/theme.js")
     script = "\n".join(
         [
-            *(asset(f"js/{name}.js") for name in SCRIPTS),
-            *(asset(f"sections/{section.name}.js", missing="") for section in sections),
+            *(read_asset(f"js/{name}.js") for name in SCRIPTS),
+            *(read_asset(f"sections/{section.name}.js", missing="") for section in sections),
             "report.start();",
         ]
     )
     policy = (
-        f"default-src 'none'; style-src {digest(style)}; img-src data:; "
-        f"script-src {digest(early)} {digest(script)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {hash_source(style)}; img-src data:; script-src "
+        f"{hash_source(early)} {hash_source(script)}; base-uri 'none'; form-action 'none'"
     )
-    cards, further = _cards(evaluation)
+    cards, further = _split_figures(evaluation)
     repaired = None if after is None or comparison is None else (after, comparison)
-    temperature = None if predictions is None else sample(predictions)
+    temperature = None if predictions is None else make_slider_data(predictions)
     text = environment.get_template("page.html").render(
         evaluation=evaluation,
         title=evaluation.name if title is None else title,
@@ -130,20 +165,20 @@ def render(
         sections=sections,
         cards=cards,
         further=further,
-        gauge=None if evaluation.verdict is None else _gauge(evaluation.verdict),
-        tone=_tone(evaluation),
-        settings=_settings(evaluation),
-        level=words.level(evaluation.settings),
+        gauge=None if evaluation.verdict is None else _make_gauge(evaluation.verdict),
+        tone=_choose_tone(evaluation),
+        settings=_list_settings(evaluation),
+        level=formatting.level(evaluation.settings),
         after=after,
-        repair=None if after is None else repair(evaluation, after, comparison, explanation),
-        alternatives=None if others is None else tabulate(evaluation, others, repaired),
-        groups=None if groups is None else group_section(groups),
+        repair=after and compare_repair(evaluation, after, comparison, explanation),
+        alternatives=others and compare_alternatives(evaluation, others, repaired),
+        groups=None if groups is None else make_group_section(groups),
         temperature=temperature,
         policy=Markup(policy),
         style=Markup(style),
         early=Markup(early),
         script=Markup(script),
-        data=Markup(embed(payload(evaluation, after=after, temperature=temperature))),
+        data=Markup(make_script_json(make_payload(evaluation, after, temperature))),
     )
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -159,17 +194,17 @@ def write(
     predictions: Predictions | None = None,
     others: Alternatives | None = None,
 ) -> Path:
-    """Write the report to ``path``, whole or not at all, and return where it is.
+    """Write the report to ``path``, whole or not at all, and return the path.
 
     Args:
-        evaluation: what :func:`calibrant.evaluate` returned.
-        path: the file to write; folders on the way are made, an existing file is replaced.
-        title: heading of the page; the name of the predictions when left out.
-        after: the evaluation of the same rows after a repair; see :func:`render`.
-        comparison: what :func:`calibrant.compare` said of the two, before first.
-        explanation: what the repair is, in words.
-        predictions: those of the evaluation, for a slider that applies a temperature.
-        others: other models' evaluations on the same rows, to be shown in a table.
+        evaluation: The result of :func:`calibrant.evaluate`.
+        path: The file to write; missing folders are made, an existing file is replaced.
+        title: The heading of the page; the name of the predictions if None.
+        after: The evaluation of the same rows after a repair; see :func:`render`.
+        comparison: The result of :func:`calibrant.compare`, before against after.
+        explanation: A description of the repair.
+        predictions: The evaluated predictions, for the temperature slider.
+        others: Evaluations of other models on the same rows, shown in a table.
     """
     target = Path(path)
     if target.is_dir():
@@ -185,35 +220,31 @@ def write(
         predictions=predictions,
         others=others,
     )
-    return put(text, target)
+    return write_html(text, target)
 
 
-def put(text: str, target: Path) -> Path:
-    """Write a page, whole or not at all; folders on the way are made."""
+def write_html(text: str, target: Path) -> Path:
+    """Write a page, whole or not at all; missing folders are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replace_file(target) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
     return target
 
 
-def _check_same(evaluation: Evaluation, predictions: Predictions) -> None:
-    """The slider is for the rows of the evaluation, as far as that can be told."""
+def _check_same_rows(evaluation: Evaluation, predictions: Predictions) -> None:
+    """Raise an error if the predictions cannot be those of the evaluation."""
     counted = evaluation.num_rows + evaluation.num_ignored
     rows = math.prod(predictions.labels.shape)
     if (rows, predictions.num_classes) != (counted, evaluation.num_classes):
         raise InputError(
-            f"the predictions must be those of the evaluation: {predictions.name} has {rows:,} "
+            f"give the predictions of the evaluation: {predictions.name} has {rows:,} "
             f"rows and {predictions.num_classes:,} classes, {evaluation.name} has {counted:,} and "
             f"{evaluation.num_classes:,}"
         )
 
 
-def asset(name: str, missing: str | None = None) -> str:
-    """A file of the page's own; ``missing`` where there is none."""
+def read_asset(name: str, missing: str | None = None) -> str:
+    """Read a file of the report's assets; return ``missing`` if there is none."""
     from importlib.resources import files
 
     file = files("calibrant.report").joinpath("assets", *name.split("/"))
@@ -222,57 +253,49 @@ def asset(name: str, missing: str | None = None) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def digest(text: str) -> str:
-    """The source expression that allows exactly this inline style or script."""
+def hash_source(text: str) -> str:
+    """Return the policy's source expression that allows exactly this inline style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _cards(evaluation: Evaluation) -> tuple[list[Figure], list[Figure]]:
-    """The four figures most readers look for, and the others."""
+def _split_figures(evaluation: Evaluation) -> tuple[list[Figure], list[Figure]]:
+    """Return the four figures that most readers look for, and the others."""
     figures = evaluation.figures
     cards = [figures[name] for name in CARDS if name in figures]
     cards = cards or list(figures.values())[:4]
     return cards, [figure for figure in figures.values() if figure not in cards]
 
 
-def _tone(evaluation: Evaluation) -> str:
-    """The colour of the verdict: its direction, or "mixed" where faults cancel out.
+def _choose_tone(evaluation: Evaluation) -> str:
+    """Return the colour of the verdict: its direction, or "mixed" if faults cancel out.
 
-    No net direction is not the same as no fault: a model can be too sure in one range and
-    too modest in another, and the test then says so; or single groups are off.
+    No net direction does not mean no fault: a model can be too sure in one range and too unsure
+    in another, which the test detects, or single groups can be off.
     """
     verdict = evaluation.verdict
     if verdict is None:
         return "none"
-    alarmed = verdict.p_value < 1 - words.level_share(evaluation.settings)
+    alarmed = verdict.p_value < 1 - formatting.level_share(evaluation.settings)
     grouped = evaluation.groups is not None and bool(evaluation.groups.off)
     if verdict.direction == "neither" and (alarmed or grouped):
         return "mixed"
     return verdict.direction
 
 
-def _gauge(verdict: Verdict) -> dict[str, Any]:
-    """Where gap and interval lie on a line from underconfident to overconfident, in percent."""
+def _make_gauge(verdict: Verdict) -> dict[str, Any]:
+    """Place gap and interval on a line from underconfident to overconfident, in percent."""
     ends = [abs(verdict.gap), abs(verdict.gap_low), abs(verdict.gap_high)]
-    reach = 1.15 * max(end for end in [*ends, 0.01] if end == end)
-    limit = next(
-        (step for step in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75) if step >= reach), 1.0
-    )
-
-    def place(value: float) -> float:
-        value = 0.0 if value != value else min(max(value, -limit), limit)
-        return round(50 + 50 * value / limit, 2)
-
+    limit = formatting.choose_gap_limit(1.15 * max(end for end in [*ends, 0.01] if end == end))
     return {
         "limit": limit,
-        "low": place(verdict.gap_low),
-        "gap": place(verdict.gap),
-        "high": place(verdict.gap_high),
+        "low": formatting.place_gap(verdict.gap_low, limit),
+        "gap": formatting.place_gap(verdict.gap, limit),
+        "high": formatting.place_gap(verdict.gap_high, limit),
     }
 
 
-def _settings(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Everything needed to come to the same numbers again."""
+def _list_settings(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return everything needed to compute the same numbers again."""
     rows = [
         ("predictions", evaluation.name),
         ("rows", f"{evaluation.num_rows:,}"),
@@ -280,15 +303,92 @@ def _settings(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("classes", f"{evaluation.num_classes:,}"),
         ("scores given as", "probabilities" if evaluation.kind == "probs" else evaluation.kind),
     ]
-    named = {"version": "calibrant version", "num_bins": "bins"}
+    labels = {"version": "calibrant version", "num_bins": "bins"}
     rows += [
-        (named.get(key, key.replace("_", " ")), _setting(value))
+        (labels.get(key, key.replace("_", " ")), _format_setting(value))
         for key, value in evaluation.settings.items()
     ]
     return rows
 
 
-def _setting(value: object) -> str:
+def _format_setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def make_payload(
+    evaluation: Evaluation,
+    after: Evaluation | None = None,
+    temperature: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the numbers that the page's scripts draw, as plain lists, numbers and strings."""
+    return {
+        "name": evaluation.name,
+        "rows": int(evaluation.num_rows),
+        "level": formatting.level(evaluation.settings),
+        "z": _round(formatting.deviations(evaluation.settings)),
+        "tail": _round((1 - formatting.level_share(evaluation.settings)) / 2),
+        "binColumns": BIN_COLUMNS,
+        "bins": {
+            "width": _make_records(evaluation.bins, BIN_COLUMNS),
+            "mass": _make_records(evaluation.mass_bins, BIN_COLUMNS),
+        },
+        "after": None if after is None else _make_records(after.bins, BIN_COLUMNS),
+        "temperature": temperature,
+        "classColumns": CLASS_COLUMNS,
+        "classes": _make_records(evaluation.classes, CLASS_COLUMNS),
+        "classBins": _make_class_bins(evaluation),
+        "riskCoverage": _make_records(evaluation.risk_coverage, ("coverage", "risk", "threshold")),
+    }
+
+
+def make_script_json(document: dict[str, Any]) -> str:
+    """Return JSON that is safe inside a ``<script>`` element, whatever its strings hold."""
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # These occur only in strings of JSON, where their escapes mean the same characters.
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    # A lone surrogate in a name cannot be written as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _make_records(table: pd.DataFrame, columns: tuple[str, ...]) -> list[list[Any]]:
+    cells = [[_make_cell(value) for value in table[column].tolist()] for column in columns]
+    return [list(row) for row in zip(*cells, strict=True)]
+
+
+def _make_cell(value: object) -> object:
+    if isinstance(value, str | bool):
+        return value
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if value is None:
+        return None
+    return _round(float(value))  # type: ignore[arg-type]
+
+
+def _round(value: float) -> float | int | str | None:
+    if math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
+
+
+def _make_class_bins(evaluation: Evaluation) -> dict[str, list[list[Any]]]:
+    """Return each class's non-empty bins: bin, count, mean probability, frequency."""
+    table = np.asarray(evaluation.class_bins, dtype=float)
+    chosen = list(range(len(table)))
+    if len(table) > MOST_CLASS_DIAGRAMS:
+        error = np.nan_to_num(evaluation.classes["ece"].to_numpy(float), nan=-1.0)
+        chosen = sorted(np.argsort(-error, kind="stable")[:MOST_CLASS_DIAGRAMS].tolist())
+    return {
+        str(index): [
+            [int(place), int(count), _round(float(mean)), _round(float(frequency))]
+            for place, (count, mean, frequency) in enumerate(table[index])
+            if count > 0
+        ]
+        for index in chosen
+    }

@@ -1,8 +1,8 @@
 """Matplotlib pictures of an evaluation.
 
-Each function draws numbers that are already computed, on the axes it is given, and returns
-those axes. Without axes it makes a figure of its own that pyplot never hears of
-(``ax.figure.savefig(...)`` writes it). No global style is read, set or needed.
+Each function draws numbers that are already computed on the given axes, and returns the axes.
+Without axes it makes a figure that pyplot does not know (``ax.figure.savefig(...)`` writes it).
+No global style is read, set or needed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from calibrant.functional.errors import InputError
-from calibrant.report.words import level, number, percent, shorten
+from calibrant.core.errors import InputError
+from calibrant.evaluation.groups.value import OVER as OVERCONFIDENT
+from calibrant.evaluation.groups.value import UNDER as UNDERCONFIDENT
+from calibrant.report.formatting import level, number, percent, shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
     from calibrant.evaluation import Evaluation
 
-# Vermilion and blue stay apart in every common form of colour blindness; filled and
-# hollow marks say the same without colour.
+
+# Vermilion and blue differ in every common form of colour blindness; filled and hollow marks
+# carry the same information without colour.
 OVER = "#c2500f"
 UNDER = "#1a67a8"
 INSIDE = "#6b7280"
@@ -38,20 +41,20 @@ def reliability_diagram(
     *,
     binning: Literal["width", "mass"] = "width",
 ) -> Axes:
-    """Accuracy against confidence, bin by bin, over a histogram of the confidences.
+    """Draw accuracy against confidence, bin by bin, over a histogram of the confidences.
 
-    The dashed diagonal is perfect calibration and the grey boxes hold 95% of the accuracies
-    a calibrated model would show with as many rows (Bröcker & Smith, 2007, "Increasing the
-    reliability of reliability diagrams"). A filled mark lies outside its box, a hollow one
-    inside; it grows with its rows, and its whiskers are the 95% interval of its accuracy.
+    The dashed diagonal is perfect calibration. The grey boxes hold 95% of the accuracies of a
+    calibrated model with as many rows (Bröcker & Smith, 2007, "Increasing the reliability of
+    reliability diagrams"). A mark is filled outside its box and hollow inside; its size shows
+    the number of rows, its whiskers the 95% interval of the accuracy.
 
     Args:
-        evaluation: what :func:`calibrant.evaluate` returned.
-        ax: axes to draw on; a new figure when left out.
-        binning: bins of equal ``"width"``, or of equal ``"mass"`` (rows).
+        evaluation: The result of :func:`calibrant.evaluate`.
+        ax: The axes to draw on; a new figure if None.
+        binning: Bins of equal ``"width"``, or of equal ``"mass"`` (rows).
     """
     if binning not in ("width", "mass"):
-        raise InputError(f'binning is "width" or "mass", not {binning!r}.')
+        raise InputError(f'binning must be "width" or "mass", found {binning!r}')
     table = evaluation.bins if binning == "width" else evaluation.mass_bins
     axes = ax if ax is not None else new_axes(5.2, 5.8)
     bins = table[table["count"] > 0]
@@ -80,34 +83,33 @@ def reliability_diagram(
         clip_on=False,
         zorder=5,
     )
-    _confidence_strip(evaluation.bins, axes)
+    _draw_confidence_strip(evaluation.bins, axes)
     axes.set_xlim(0, 1)
     axes.set_ylim(-STRIP - 0.04, 1.02)
-    _percent_axis(axes, "x", np.linspace(0, 1, 6))
-    _percent_axis(axes, "y", np.linspace(0, 1, 6))
+    _label_percents(axes, "x", np.linspace(0, 1, 6))
+    _label_percents(axes, "y", np.linspace(0, 1, 6))
     axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")
     axes.yaxis.set_label_coords(-0.115, (STRIP + 0.5) / (1 + STRIP))
-    add_title(axes, _heading(evaluation, "ece", "ECE"))
-    _reliability_legend(axes, level(evaluation.settings))
+    add_title(axes, _make_heading(evaluation, "ece", "ECE"))
+    _add_reliability_legend(axes, level(evaluation.settings))
     return axes
 
 
 def class_calibration(evaluation: Evaluation, ax: Axes | None = None, *, top: int = 20) -> Axes:
-    """Calibration error of each class, the worst ``top`` classes first.
+    """Draw the calibration error of each class, the worst ``top`` classes first.
 
-    The pale bar is the class-wise ECE of the class, drawn to the right where the class gets
-    too much probability on average and to the left where it gets too little; the dark bar
-    inside is that net gap, mean probability − frequency. Where the dark bar is short, the
-    errors of the class cancel out over the range.
+    The pale bar is the class-wise ECE of the class. It points right if the class gets too much
+    probability on average, and left if it gets too little. The dark bar inside is that net gap,
+    mean probability − frequency. A short dark bar means that errors cancel out over the range.
 
     Args:
-        evaluation: what :func:`calibrant.evaluate` returned.
-        ax: axes to draw on; a new figure when left out.
-        top: how many classes to show at most.
+        evaluation: The result of :func:`calibrant.evaluate`.
+        ax: The axes to draw on; a new figure if None.
+        top: The most classes to show.
     """
     if top < 1:
-        raise InputError(f"top is the number of classes to show, at least 1, not {top}.")
+        raise InputError(f"top, the number of classes to show, must be at least 1, found {top}")
     worst = evaluation.classes.sort_values("ece", ascending=False, kind="stable").head(top)
     axes = ax if ax is not None else new_axes(6.4, 1.3 + 0.24 * len(worst))
     gap, ece = worst["gap"].to_numpy(float), worst["ece"].to_numpy(float)
@@ -133,19 +135,19 @@ def class_calibration(evaluation: Evaluation, ax: Axes | None = None, *, top: in
     count = evaluation.num_classes
     shown = f"worst {len(worst)} of {count:,} classes" if count > len(worst) else "worst first"
     add_title(axes, f"{shorten(evaluation.name, 40)}: {shown}")
-    _class_legend(axes)
+    _add_class_legend(axes)
     return axes
 
 
 def risk_coverage_curve(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
-    """Error rate among the rows kept, as the least confident are turned away.
+    """Draw the error rate among the rows kept, as the least confident are rejected.
 
-    The dashed line is an order by chance (the error rate of all rows); the dotted curve is
-    the best any order could do, which turns every wrong row away first.
+    The dashed line is a random order (the error rate of all rows). The dotted curve is the best
+    possible order, which rejects every wrong row first.
 
     Args:
-        evaluation: what :func:`calibrant.evaluate` returned.
-        ax: axes to draw on; a new figure when left out.
+        evaluation: The result of :func:`calibrant.evaluate`.
+        ax: The axes to draw on; a new figure if None.
     """
     axes = ax if ax is not None else new_axes(5.6, 4.0)
     curve = evaluation.risk_coverage
@@ -165,18 +167,18 @@ def risk_coverage_curve(evaluation: Evaluation, ax: Axes | None = None) -> Axes:
         axes.plot(coverage, risk, "o", color=UNDER, ms=5, clip_on=False, zorder=5)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, max(1.32 * float(risk.max()), 0.01))
-    _percent_axis(axes, "x", np.linspace(0, 1, 6))
+    _label_percents(axes, "x", np.linspace(0, 1, 6))
     axes.yaxis.set_major_formatter(lambda value, _: percent(value))
     axes.set_xlabel("coverage: share of rows kept, most confident first")
     axes.set_ylabel("error rate among them")
-    add_title(axes, _heading(evaluation, "aurc", "AURC"))
+    add_title(axes, _make_heading(evaluation, "aurc", "AURC"))
     legend = axes.legend(loc="upper left", fontsize=8.5, frameon=False, labelcolor=MUTED)
     legend.set_zorder(6)
     return axes
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Axes in a figure of their own, not registered with pyplot."""
+    """Make axes in a figure of their own that pyplot does not know."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -186,7 +188,7 @@ def new_axes(width: float, height: float) -> Axes:
 
 
 def quiet_frame(axes: Axes) -> None:
-    """A pale grid and two spines, so that the data is the darkest thing."""
+    """Draw a pale grid and two spines, so that the data stands out."""
     axes.set_axisbelow(True)
     axes.grid(visible=True, color=GRID, lw=0.7)
     for side in ("top", "right"):
@@ -199,12 +201,12 @@ def quiet_frame(axes: Axes) -> None:
 
 
 def add_title(axes: Axes, text: str) -> None:
-    """A title at the left."""
+    """Add a title at the left."""
     # A name may hold dollar signs, which matplotlib would read as mathematics.
     axes.set_title(text, loc="left", fontsize=10.5, color=INK, parse_math=False)
 
 
-def _percent_axis(axes: Axes, which: Literal["x", "y"], ticks: np.ndarray) -> None:
+def _label_percents(axes: Axes, which: Literal["x", "y"], ticks: np.ndarray) -> None:
     labels = [f"{100 * tick:.0f}%" for tick in ticks]
     if which == "x":
         axes.set_xticks(ticks, labels)
@@ -212,19 +214,19 @@ def _percent_axis(axes: Axes, which: Literal["x", "y"], ticks: np.ndarray) -> No
         axes.set_yticks(ticks, labels)
 
 
-def _heading(evaluation: Evaluation, figure: str, label: str) -> str:
-    found = evaluation.figures.get(figure)
+def _make_heading(evaluation: Evaluation, metric: str, label: str) -> str:
+    figure = evaluation.figures.get(metric)
     name = shorten(evaluation.name, 40)
-    if found is None:
+    if figure is None:
         return name
-    text = f"{name}: {label} {number(found.value)}"
-    if found.low is not None and found.high is not None:
-        text += f" ({number(found.low)} to {number(found.high)})"
+    text = f"{name}: {label} {number(figure.value)}"
+    if figure.low is not None and figure.high is not None:
+        text += f" ({number(figure.low)} to {number(figure.high)})"
     return text
 
 
-def _confidence_strip(table: pd.DataFrame, axes: Axes) -> None:
-    """The share of rows in each equal-width bin, in a strip under the diagram."""
+def _draw_confidence_strip(table: pd.DataFrame, axes: Axes) -> None:
+    """Draw the share of rows in each equal-width bin, in a strip under the diagram."""
     share = table["count"].to_numpy(float)
     share = share / max(share.sum(), 1.0)
     tallest = max(share.max(initial=0), 1e-12)
@@ -250,7 +252,7 @@ def _confidence_strip(table: pd.DataFrame, axes: Axes) -> None:
     )
 
 
-def _reliability_legend(axes: Axes, confidence_level: str) -> None:
+def _add_reliability_legend(axes: Axes, confidence_level: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -274,7 +276,7 @@ def _reliability_legend(axes: Axes, confidence_level: str) -> None:
     )
 
 
-def _class_legend(axes: Axes) -> None:
+def _add_class_legend(axes: Axes) -> None:
     from matplotlib.patches import Patch
 
     axes.legend(
@@ -287,3 +289,48 @@ def _class_legend(axes: Axes) -> None:
         frameon=False,
         labelcolor=MUTED,
     )
+
+
+def group_gaps(evaluation: Evaluation, ax: Axes | None = None, *, top: int = 20) -> Axes:
+    """Draw each group's mean confidence − accuracy with its interval, most overconfident first.
+
+    A filled mark is a group shown to be over- or underconfident after Holm's correction. A
+    hollow mark could be chance, or has too few rows. With more groups than ``top``, the groups
+    shown to be off are kept first.
+
+    Args:
+        evaluation: The result of ``calibrant.evaluate(..., groups=...)``.
+        ax: The axes to draw on; a new figure if None.
+        top: The most groups to show.
+    """
+    if top < 1:
+        raise InputError(f"top, the number of groups to show, must be at least 1, found {top}")
+    if evaluation.groups is None:
+        raise InputError("this evaluation has no groups: call evaluate(..., groups=...)")
+    ordered = [group for group in evaluation.groups.by_gap if group.num_rows]
+    chosen = sorted(ordered, key=lambda group: not group.is_off)[:top]
+    shown = [group for group in ordered if group in chosen]
+    axes = ax if ax is not None else new_axes(6.4, 1.3 + 0.28 * len(shown))
+    colour_of = {OVERCONFIDENT: OVER, UNDERCONFIDENT: UNDER}
+    colours = [colour_of.get(group.finding or "", INSIDE) for group in shown]
+    place, gap = np.arange(len(shown)), np.array([group.gap for group in shown])
+
+    quiet_frame(axes)
+    axes.axvline(0, color=MUTED, lw=0.9, zorder=2)
+    for y, group, colour in zip(place, shown, colours, strict=True):
+        if group.gap_low is not None and group.gap_high is not None:
+            axes.hlines(y, group.gap_low, group.gap_high, colors=colour, lw=3.5, alpha=0.28)
+    fills = [c if group.is_off else "white" for c, group in zip(colours, shown, strict=True)]
+    axes.scatter(gap, place, s=36, c=fills, edgecolors=colours, linewidths=1.3, zorder=4)
+    axes.set_yticks(place, [shorten(group.value, 24) for group in shown], parse_math=False)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter(lambda value, _: percent(abs(value)))
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel("◂ too unsure     mean confidence − accuracy     too sure ▸")
+    count = len(evaluation.groups)
+    part = f"{len(shown)} of {count:,} groups" if count > len(shown) else "most sure first"
+    add_title(
+        axes, f"{shorten(evaluation.name, 30)} by {shorten(evaluation.groups.name, 20)}: {part}"
+    )
+    return axes

@@ -1,15 +1,15 @@
-"""Checkpoints that survive a kill at any moment: tensors in safetensors, the rest in JSON.
+"""Write and read checkpoints that survive a kill at any moment.
 
-A checkpoint is two files. The tensors are written under another name, flushed to the disk and
-renamed; then, in the same way, the JSON, which holds their digest and its own. A checkpoint
-without a JSON file whose digests fit does not exist, and the one before it is used.
+A checkpoint is two files: tensors in safetensors, the rest in JSON. The tensors are written
+under another name, flushed to the disk and renamed; then, in the same way, the JSON, which
+holds the digests of both. A checkpoint counts only if its JSON exists and both digests match;
+otherwise the one before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,46 +17,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KEPT = 2  # the last, and one before it should the last be damaged
+from calibrant.core.files import write_file
 
-
-def write_whole(path: Path, content: bytes) -> None:
-    """All of a file or nothing: write, flush to the disk, rename, flush the folder."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk must not stay full of halves
-        raise
+KEPT = 2  # the last checkpoint, and one before it in case the last is damaged
 
 
 def save(folder: Path, epoch: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write the checkpoint after an epoch, then tidy up."""
+    """Write the checkpoint of an epoch, then delete old ones.
+
+    Args:
+        folder: The folder of the checkpoints.
+        epoch: The number of epochs finished.
+        tensors: What safetensors holds.
+        facts: What JSON holds.
+    """
     from safetensors.torch import save as to_bytes
 
     folder.mkdir(parents=True, exist_ok=True)
     content = to_bytes({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     base = folder / f"epoch-{epoch:06d}"
-    write_whole(base.with_suffix(".safetensors"), content)
-    told = {"epoch": epoch, "sha256": hashlib.sha256(content).hexdigest(), **facts}
-    told["facts_sha256"] = _digest(told)
-    write_whole(base.with_suffix(".json"), json.dumps(told).encode())
+    write_file(base.with_suffix(".safetensors"), content)
+    record = {"epoch": epoch, "sha256": hashlib.sha256(content).hexdigest(), **facts}
+    record["facts_sha256"] = _digest(record)
+    write_file(base.with_suffix(".json"), json.dumps(record).encode())
     tidy(folder)
 
 
 def tidy(folder: Path) -> None:
-    """Drop checkpoints no longer needed and whatever a kill left; only once the last is whole."""
-    kept = {f"epoch-{one:06d}" for one in _epochs(folder)[-KEPT:]}
-    # The JSON first: no half is left valid.
+    """Delete old checkpoints and the remains of a kill; call it once the last one is whole."""
+    kept = {f"epoch-{epoch:06d}" for epoch in _epochs(folder)[-KEPT:]}
+    # Delete the JSON first: tensors without it do not count as a checkpoint.
     for path in sorted(folder.glob("epoch-*.json")) + sorted(folder.glob("epoch-*.safetensors")):
         if path.stem not in kept:
             path.unlink(missing_ok=True)
@@ -65,7 +55,7 @@ def tidy(folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The last checkpoint that is whole; None where there is none."""
+    """Read tensors and facts of the last whole checkpoint; None if there is none."""
     from safetensors.torch import load as from_bytes
 
     for epoch in reversed(_epochs(folder)):
@@ -73,9 +63,9 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         try:
             facts = json.loads(base.with_suffix(".json").read_bytes())
             content = base.with_suffix(".safetensors").read_bytes()
-            own = facts.pop("facts_sha256")
-            if own != _digest(facts) or facts["sha256"] != hashlib.sha256(content).hexdigest():
-                raise ValueError("its digest does not fit")
+            digest = facts.pop("facts_sha256")
+            if digest != _digest(facts) or facts["sha256"] != hashlib.sha256(content).hexdigest():
+                raise ValueError("its digest does not match")
             return from_bytes(content), facts
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             warnings.warn(
@@ -87,27 +77,26 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 def _digest(facts: dict[str, Any]) -> str:
-    """Of what the JSON says, however it is written."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _epochs(folder: Path) -> list[int]:
-    found = folder.glob("epoch-*.json")
-    return sorted(int(path.stem[6:]) for path in found if path.stem[6:].isdigit())
+    stems = (path.stem[6:] for path in folder.glob("epoch-*.json"))
+    return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Momenta and the like, by the parameter's number; rates are not state here."""
-    found: dict[str, Tensor] = {}
+    """Return the optimiser's tensors, such as momenta, named by the parameter's number."""
+    tensors: dict[str, Tensor] = {}
     for number, entries in optimizer.state_dict()["state"].items():
         for key, value in entries.items():
             if value is not None:
-                found[f"{number}.{key}"] = torch.as_tensor(value)
-    return found
+                tensors[f"{number}.{key}"] = torch.as_tensor(value)
+    return tensors
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_state` gave."""
+    """Restore what `optimizer_state` returned; the learning rate is not part of it."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in saved.items():
         number, _, key = name.partition(".")
@@ -116,7 +105,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Tens
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin so, by what follows."""
+def strip_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the entries whose names start with ``prefix``, prefix removed."""
     cut = len(prefix)
     return {name[cut:]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""A run is a folder: settings, environment, metrics, checkpoints, predictions, figures."""
+"""A run as a folder: settings, environment, metrics, checkpoints, predictions, figures."""
 
 from __future__ import annotations
 
@@ -13,88 +13,99 @@ import torch
 from torch import Tensor
 
 from calibrant._version import __version__
-from calibrant.functional.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.core.files import write_file
 from calibrant.predictions import Predictions
-from calibrant.training.checkpoint import write_whole
 from calibrant.training.config import Config
 
 PARTS = ("train", "validation", "test")
+FIGURES = ("accuracy", "nll", "ece")  # metrics of every part, in run.json and metrics.jsonl
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished or unfinished run, read from its folder."""
+    """A finished or unfinished run, read from its folder.
+
+    Args:
+        folder: The folder that `train` wrote.
+    """
 
     folder: Path
 
     @property
     def config(self) -> Config:
-        """Its settings."""
+        """The settings of the run."""
         return Config.read(self.folder / "config.yaml")
 
     @property
     def is_done(self) -> bool:
-        """Whether it ended."""
+        """Whether the run is finished."""
         return (self.folder / "run.json").is_file()
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What ``run.json`` holds: the epoch reported, by which rule, and the figures."""
+        """The content of ``run.json``: the epoch reported, the rule, and the figures."""
         if not self.is_done:
-            raise InputError(f"{self.folder}: the run has not ended; train it again to go on")
-        found: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
-        return found
+            raise InputError(f"{self.folder}: the run is not finished: train it again to resume it")
+        content: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
+        return content
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A line an epoch."""
+        """The metrics of each epoch."""
         path = self.folder / "metrics.jsonl"
         if not path.is_file():
             return []
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def predictions(self, part: str) -> Predictions:
-        """What the network says of a part: train (unaugmented), validation or test."""
+        """Read the predictions of a part: ``train`` (unaugmented), ``validation`` or ``test``."""
         if part not in PARTS:
-            raise InputError(f"a run's parts are {', '.join(PARTS)}, found {part!r}")
+            raise InputError(f"part must be one of {', '.join(PARTS)}, found {part!r}")
         return Predictions.read(self.folder / "predictions" / f"{part}.safetensors")
 
     def weights(self) -> dict[str, Tensor]:
-        """The reported weights: ``network.*``, and of recipe and loss ``recipe.*``, ``loss.*``."""
+        """Read the reported weights: ``network.*``, ``recipe.*`` and ``loss.*``."""
         from safetensors.torch import load_file
 
         path = self.folder / "weights.safetensors"
         if not path.is_file() and (self.folder / "members").is_dir():
-            raise InputError(f"{self.folder} is several runs in one: see its folder members")
+            raise InputError(
+                f"{self.folder} combines several runs: read those in its members folder"
+            )
         return load_file(path)
 
 
-def begin(folder: Path, config: Config, several: Any = None) -> Run:
-    """Make the folder, or take up the one of the same settings.
+def open_run(folder: Path, config: Config, fabric: Any = None) -> Run:
+    """Create the folder of a run, or resume the one of the same settings.
 
-    Of ``several`` processes the first makes it; what it refuses, all do.
+    Args:
+        folder: The folder.
+        config: The settings; a folder of other settings is refused.
+        fabric: Lightning's Fabric if there are several processes. The first one creates the
+            folder; if it refuses, all do.
     """
-    if several is None:
-        _begin(folder, config)
+    if fabric is None:
+        _prepare_folder(folder, config)
         return Run(folder)
-    refused = None
-    if several.is_global_zero:
+    refusal = None
+    if fabric.is_global_zero:
         try:
-            _begin(folder, config)
+            _prepare_folder(folder, config)
         except InputError as error:
-            refused = str(error)
-    refused = several.broadcast(refused)
-    if refused is not None:
-        raise InputError(refused)
+            refusal = str(error)
+    refusal = fabric.broadcast(refusal)
+    if refusal is not None:
+        raise InputError(refusal)
     return Run(folder)
 
 
-def _begin(folder: Path, config: Config) -> None:
+def _prepare_folder(folder: Path, config: Config) -> None:
     path = folder / "config.yaml"
     if path.is_file():
         before = Config.read(path)
         if before != config and not _has_work(folder):
-            write_whole(path, config.to_yaml().encode())  # it failed before there was any
+            write_file(path, config.to_yaml().encode())  # it failed before its first checkpoint
         elif before != config:
             changed = [
                 f"{key}: {value!r} there, {config.to_dict()[key]!r} now"
@@ -102,41 +113,41 @@ def _begin(folder: Path, config: Config) -> None:
                 if config.to_dict()[key] != value
             ]
             raise InputError(
-                f"{folder} holds a run of other settings ({'; '.join(changed)}): choose another "
+                f"{folder} holds a run with other settings ({'; '.join(changed)}): choose another "
                 "folder, or delete that one"
             )
     else:
-        # A file half written by a run that was killed is no one's.
-        if folder.exists() and not all(one.name.startswith(".") for one in folder.iterdir()):
-            raise InputError(f"{folder} holds files that are no run: choose another folder")
+        # Ignore files that a killed run left half written.
+        if folder.exists() and not all(path.name.startswith(".") for path in folder.iterdir()):
+            raise InputError(f"{folder} holds files, but not a run: choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, config.to_yaml().encode())
+        write_file(path, config.to_yaml().encode())
     if not (folder / "run.json").is_file():
-        _note_environment(folder / "environment.json")
+        _record_environment(folder / "environment.json")
 
 
-def _note_environment(path: Path) -> None:
-    """Where the run began, and under ``resumed`` where else it was taken up."""
+def _record_environment(path: Path) -> None:
+    """Record the environment of the run, and under ``resumed`` others that resumed it."""
     now = environment()
-    told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else dict(now)
-    begun = {key: value for key, value in told.items() if key != "resumed"}
-    if path.is_file() and now in (begun, *told.get("resumed", [])):
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else dict(now)
+    original = {key: value for key, value in record.items() if key != "resumed"}
+    if path.is_file() and now in (original, *record.get("resumed", [])):
         return
-    if now != begun:
-        told["resumed"] = [*told.get("resumed", []), now]
-    write_whole(path, json.dumps(told, indent=1).encode())
+    if now != original:
+        record["resumed"] = [*record.get("resumed", []), now]
+    write_file(path, json.dumps(record, indent=1).encode())
 
 
 def _has_work(folder: Path) -> bool:
-    kept = ("run.json", "members", "checkpoint/*.json")
-    return any(True for pattern in kept for _ in folder.glob(pattern))
+    patterns = ("run.json", "members", "checkpoint/*.json")
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
 def environment() -> dict[str, Any]:
-    """What else may decide a run's digits."""
+    """Return versions and hardware that may change the last digits of a run."""
     import numpy
 
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "calibrant": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -147,13 +158,13 @@ def environment() -> dict[str, Any]:
         "command": Path(sys.argv[0]).name,
     }
     if torch.cuda.is_available():
-        found["cuda"] = torch.version.cuda
-        found["gpu"] = torch.cuda.get_device_name()
-        found["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return found
+        record["cuda"] = torch.version.cuda
+        record["gpu"] = torch.cuda.get_device_name()
+        record["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return record
 
 
 def write_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
-    """All the epochs' lines so far, whole."""
+    """Write the metrics of all epochs so far, as one whole file."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    write_whole(run.folder / "metrics.jsonl", text.encode())
+    write_file(run.folder / "metrics.jsonl", text.encode())

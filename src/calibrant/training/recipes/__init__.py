@@ -1,46 +1,70 @@
-"""Procedures of the papers, one a file, by name."""
+"""Training procedures of the papers by name, one a file."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
-from calibrant.functional.errors import no_such, wrong_options
+from calibrant.core.registry import Registry, check_subclass
 from calibrant.training.recipes.base import Pass, Recipe
 
-__all__ = ["Pass", "Recipe", "available", "get"]
+__all__ = ["Pass", "Recipe", "available", "get", "register"]
 
-# name: (module, class, a line on when to use it). Modules are imported when asked for.
-RECIPES: dict[str, tuple[str, str, str]] = {
-    "standard": ("base", "Recipe", "the usual way: every row once an epoch"),
-    "mixup": ("mixing", "Mixup", "pairs of images mixed; curbs overconfidence"),
-    "cutmix": ("mixing", "Cutmix", "boxes of other images pasted in; better accuracy"),
-    "mit": ("mit", "MIT", "mixup with the raw logits recovered; twice the passes"),
-    "interleaved": ("interleaved", "Interleaved", "a secondary loss on rows of its own"),
-    "mac_cal": ("stage_two", "MacCal", "a head retrained under masks; seconds on any network"),
-    "tst": ("stage_two", "TST", "a fresh head on frozen features"),
-    "vtst": ("stage_two", "VTST", "a variational head on frozen features"),
-    "plp": ("plp", "LayerPeeling", "layers frozen from the top down; for calibrating afterwards"),
-    "balcal": ("balcal", "BalCAL", "a linear head balanced against a fixed simplex one"),
-    "cape": ("cape", "CaPE", "labels replaced by the accuracy of their bin, every second epoch"),
-    "deep_ensemble": ("ensemble", "DeepEnsemble", "a yardstick: the mean of several networks"),
-    "mc_dropout": ("dropout", "MCDropout", "a yardstick: the mean of answers with dropout on"),
-}
+R = TypeVar("R", bound=type[Recipe])
+_AT = "calibrant.training.recipes"
+RECIPES: Registry[type[Recipe]] = Registry(
+    "recipe",
+    {
+        "standard": (f"{_AT}.base:Recipe", "plain training: every row once an epoch"),
+        "mixup": (f"{_AT}.mixing:Mixup", "mixes pairs of images; reduces overconfidence"),
+        "cutmix": (f"{_AT}.mixing:Cutmix", "pastes boxes of other images; better accuracy"),
+        "mit": (f"{_AT}.mit:MIT", "mixup with the raw logits recovered; twice the passes"),
+        "interleaved": (
+            f"{_AT}.interleaved:Interleaved",
+            "computes the secondary loss on held-out training rows",
+        ),
+        "mac_cal": (
+            f"{_AT}.stage_two:MacCal",
+            "retrains a head under masks; seconds on any network",
+        ),
+        "tst": (f"{_AT}.stage_two:TST", "retrains a fresh head on frozen features"),
+        "vtst": (f"{_AT}.stage_two:VTST", "retrains a variational head on frozen features"),
+        "plp": (
+            f"{_AT}.plp:LayerPeeling",
+            "freezes layers from the top down; calibrate afterwards",
+        ),
+        "balcal": (f"{_AT}.balcal:BalCAL", "balances a linear head against a fixed simplex one"),
+        "cape": (
+            f"{_AT}.cape:CaPE",
+            "replaces labels by the accuracy of their bin, every second epoch",
+        ),
+        "deep_ensemble": (f"{_AT}.deep_ensemble:DeepEnsemble", "a baseline: the mean of networks"),
+        "mc_dropout": (f"{_AT}.mc_dropout:MCDropout", "a baseline: the mean of dropout samples"),
+    },
+    check=check_subclass("recipe", f"{_AT}.base:Recipe"),
+)
 
 
 def available() -> dict[str, str]:
-    """Every recipe's name and a line on when to use it."""
-    return {name: says for name, (_, _, says) in RECIPES.items()}
+    """Return every recipe's name with a line on when to use it."""
+    return RECIPES.available()
+
+
+def register(recipe: R) -> R:
+    """Register a recipe of your own under its ``name``; a class decorator.
+
+    Args:
+        recipe: A subclass of `Recipe`.
+    """
+    RECIPES.register(recipe)
+    return recipe
 
 
 def get(name: str, **options: Any) -> Recipe:
-    """A recipe by name, with its options."""
-    if name not in RECIPES:
-        raise no_such("recipe", name, RECIPES)
-    module, class_name, _ = RECIPES[name]
-    kind = getattr(import_module(f"calibrant.training.recipes.{module}"), class_name)
-    try:
-        made: Recipe = kind(**options)
-    except TypeError as error:
-        raise wrong_options("recipe", name, kind, error) from None
+    """Make a recipe.
+
+    Args:
+        name: Its name.
+        options: Its options.
+    """
+    made: Recipe = RECIPES.create(name, **options)
     return made

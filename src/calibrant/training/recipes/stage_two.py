@@ -1,24 +1,25 @@
-"""Second stages on frozen features: MaC-Cal, TST and VTST."""
+"""Recipes with a second stage on frozen features: MaC-Cal, TST and VTST."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from calibrant.calibrators.feature_head import FeatureHead
-from calibrant.calibrators.mac_cal_head import MacCalHead
-from calibrant.calibrators.tst_head import TSTHead
-from calibrant.calibrators.vtst_head import VTSTHead
-from calibrant.training.recipes.base import Recipe
-
-if TYPE_CHECKING:
-    from calibrant.training.job import Job
+from calibrant.calibrators.heads.base import FeatureHead
+from calibrant.calibrators.heads.mac_cal_head import MacCalHead
+from calibrant.calibrators.heads.tst_head import TSTHead
+from calibrant.calibrators.heads.vtst_head import VTSTHead
+from calibrant.training.recipes.base import Job, Recipe
 
 
 class MacCal(Recipe):
-    """MaC-Cal: train as usual, then retrain the head under masks on features computed once.
+    """Train as usual, then retrain the head under masks on features computed once (MaC-Cal).
 
-    Options are those of `calibrant.calibrators.mac_cal_head.MacCalHead`, its ablation
-    switches among them; γ is chosen on the validation rows unless it is given.
+    γ is chosen on the validation rows unless it is given. ``seed`` and ``num_classes`` are
+    those of the run unless they are given.
+
+    Args:
+        options: The options of `MacCalHead`, its ablation switches among them; see it for their
+            defaults.
     """
 
     name = "mac_cal"
@@ -27,21 +28,21 @@ class MacCal(Recipe):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.kind(**options)  # refuses bad options now
+        self.kind(**options)  # refuse bad options before training
         self.options = options
 
     def prepare(self, job: Job) -> None:
-        """See now that there is a classifier to replace."""
+        """Check before training that there is a classifier to replace."""
         job.split()
 
     def finish(self, job: Job) -> dict[str, float]:
-        """Stage two, in the classifier's place."""
-        given = {"seed": job.config.seed, "num_classes": job.num_classes, **self.options}
-        head = self.kind(**given)
+        """Train the new head and replace the classifier by it."""
+        options = {"seed": job.config.seed, "num_classes": job.num_classes, **self.options}
+        head = self.kind(**options)
         features, labels = job.features(job.train)
         held = None
         chooses = isinstance(head, MacCalHead) and head.gamma is None
-        if chooses and job.validation is not None and len(job.validation):  # type: ignore[arg-type]
+        if chooses and job.validation is not None and job.has_validation:
             held = job.features(job.validation)
         head.fit(features, labels, validation=held)
         job.replace_head(head.to(job.device))
@@ -53,14 +54,22 @@ class MacCal(Recipe):
 
 
 class TST(MacCal):
-    """Two-stage training: freeze the extractor, retrain a fresh head; options of `TSTHead`."""
+    """Freeze the extractor and retrain a fresh head (two-stage training).
+
+    Args:
+        options: The options of `TSTHead`; see it for their defaults.
+    """
 
     name = "tst"
     kind = TSTHead
 
 
 class VTST(MacCal):
-    """Variational two-stage training; options are those of `VTSTHead`."""
+    """Freeze the extractor and train a variational head (variational two-stage training).
+
+    Args:
+        options: The options of `VTSTHead`; see it for their defaults.
+    """
 
     name = "vtst"
     kind = VTSTHead

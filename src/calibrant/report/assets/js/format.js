@@ -1,4 +1,4 @@
-// Numbers as a reader wants to see them; the same rules as words.py.
+// Numbers as a reader wants to see them; the same rules as formatting.py.
 report.format = (() => {
   const NOTHING = "–";
   const missing = (value) => value === null || value === undefined || Number.isNaN(value);

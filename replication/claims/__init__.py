@@ -1,0 +1,1 @@
+"""What the five papers claim, judged by our runs."""

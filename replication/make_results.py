@@ -1,0 +1,84 @@
+"""Tables, claims and pages from the store in ``results/``, for every suite with runs in it.
+
+    python -m replication results [FOLDER]
+
+Writes ``tables/SUITE.md``, ``.csv`` and ``.tex`` of the suites a tenth of whose runs are made,
+``claims.md`` and ``claims.json``, and ``SUITE.html`` with pictures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from calibrant.bench import Spec, describe_coverage, make_chapters, write_page
+from calibrant.bench.tables.page import Section
+from replication.claims.writers import html, markdown, values
+from replication.gallery import gallery
+from replication.stored import RESULTS, Stored, list_suites
+
+FEWEST = 1 / 10  # share of a suite's runs
+
+
+def join_csv(texts: list[str]) -> str:
+    """Join CSV texts of the same columns to one, each line once."""
+    lines = [line for text in texts for line in text.splitlines()]
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def make_results(target: Path = RESULTS) -> None:
+    """Write tables, claims and pages into a folder, from the store in it."""
+    results = Stored(target)
+    (target / "tables").mkdir(exist_ok=True)
+    own = [path.stem for path in (target / "suites").glob("*.yaml")]
+    names = dict.fromkeys([*list_suites(), *sorted(own)])
+    runs = {name: results.suite(name).runs for name in names}
+    suites_of = Counter(spec.key for each in runs.values() for spec in each)
+
+    def is_made(spec: Spec) -> bool:
+        """Return whether a run is whole, or begun for this suite and no other."""
+        done = results.store.done(spec.key)
+        return spec.is_measured(done) or (suites_of[spec.key] == 1 and ("run", "none") in done)
+
+    for name in names:
+        untuned = 2 * len(runs[name]) < results.sizes[name]  # most wait for their settings
+        if not untuned and sum(map(is_made, runs[name])) >= FEWEST * results.sizes[name]:
+            _write_suite(results, name, target)
+    text = f"# What the papers claim, and what our runs say\n\n{markdown(results.outcomes)}"
+    (target / "claims.md").write_text(text, encoding="utf-8", newline="\n")
+    plain = json.dumps(values(results.outcomes), indent=1, ensure_ascii=False)
+    (target / "claims.json").write_text(plain + "\n", encoding="utf-8", newline="\n")
+
+
+def _write_suite(results: Stored, name: str, target: Path) -> None:
+    suite = results.suite(name)
+    chapters = make_chapters(suite, results.frame, results.of(name))
+    coverage = describe_coverage(results.of(name))
+    lines = [f"# {suite.name}", suite.about, coverage["line"]]
+    for chapter in chapters:
+        lines += [f"## {chapter.title}", chapter.lead, chapter.table.to_markdown().strip()]
+    latex = [f"% {chapter.title}\n{chapter.table.to_latex()}" for chapter in chapters]
+    for ending, text in (
+        ("md", "\n\n".join(lines) + "\n"),
+        ("csv", join_csv([chapter.table.to_csv() for chapter in chapters])),
+        ("tex", "\n".join(latex)),
+    ):
+        path = target / "tables" / f"{name}.{ending}"
+        path.write_text(text, encoding="utf-8", newline="\n")
+    drawn = gallery(suite, results.frame)
+    outcomes = results.judge_in(name)
+    section = Section(
+        id="claims",
+        title="What the papers claim",
+        lead="Claims that runs of this suite can test, with the outcome.",
+        html=html(outcomes),
+    )
+    write_page(
+        suite,
+        results.frame,
+        target / f"{name}.html",
+        pictures=drawn,
+        sections=[section] if outcomes else [],
+    )
+    print(f"{name}: {len(chapters)} tables, {len(drawn)} pictures")

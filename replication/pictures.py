@@ -1,0 +1,142 @@
+"""The papers' pictures, drawn on the axes they are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibrant.bench.tables.formatting import heading
+from calibrant.bench.tables.pictures import COLOURS, add_legend, line_style, start_axes
+from calibrant.bench.tables.series import Series
+from calibrant.core.errors import InputError
+from calibrant.report.pictures import MUTED, OVER, UNDER
+from replication.claims.power_analysis import correlation
+from replication.formulas import loss_curves, membership_curves, probabilities, uncertainty_curves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+R_AURC = ("cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc")
+
+
+def loss_weights(ax: Axes | None = None, *, texts: Sequence[str] = R_AURC) -> Axes:
+    """What multiplies cross-entropy against p, of mean 1 (r-aurc figure 1)."""
+    axes = start_axes(ax, "Weight of a row", "probability of the true class", "weight, of mean 1")
+    p = probabilities().numpy()
+    for place, (text, curve) in enumerate(loss_curves(texts).items()):
+        axes.plot(p, curve.weight, label=text, **line_style(place))
+    axes.set_ylim(0, 5)
+    axes.set_xlim(0, 1)
+    add_legend(axes)
+    return axes
+
+
+def loss_gradients(
+    ax: Axes | None = None,
+    *,
+    texts: Sequence[str] = (
+        "cross_entropy",
+        "focal(gamma=3)",
+        "inverse_focal(gamma=1.5)",
+        "inverse_focal(gamma=3.5)",
+        "r_aurc",
+    ),
+) -> Axes:
+    """∂ℓ/∂p against p (r-aurc figure 3, by the losses' own derivatives)."""
+    axes = start_axes(ax, "Gradient of a row", "probability of the true class", "∂ℓ/∂p")
+    p = probabilities().numpy()
+    for place, (text, curve) in enumerate(loss_curves(texts).items()):
+        # Ranks are whole numbers: at the ends theirs are not yet those of p.
+        axes.plot(p[4:-4], curve.gradient[4:-4], label=text, **line_style(place))
+    axes.axhline(0, color=MUTED, lw=0.8)
+    axes.set_ylim(-8, 1)
+    axes.set_xlim(0, 1)
+    add_legend(axes)
+    return axes
+
+
+def soft_bins(ax: Axes | None = None, *, temperature: float = 0.01, num_bins: int = 5) -> Axes:
+    """How much of a confidence belongs to each soft bin (soft-calibration figure 3)."""
+    axes = start_axes(ax, f"Soft bins, T = {temperature:g}", "confidence", "membership")
+    table = membership_curves([temperature], num_bins=num_bins)[temperature]
+    places = np.linspace(0, 1, len(table))
+    for bin_ in range(num_bins):
+        axes.plot(places, table[:, bin_], **line_style(bin_))
+        axes.axvline((bin_ + 0.5) / num_bins, color=COLOURS[bin_ % len(COLOURS)], lw=0.6, ls=":")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    return axes
+
+
+def soft_threshold(
+    ax: Axes | None = None,
+    *,
+    settings: Sequence[tuple[float, float]] = ((0.5, 1.0), (0.5, 0.1), (0.1, 1.0), (0.1, 0.1)),
+) -> Axes:
+    """t_κ,T against normalised entropy (soft-calibration figure 4)."""
+    axes = start_axes(ax, "Soft uncertainty", "entropy / ln K", "t")
+    for place, ((kappa, temperature), curve) in enumerate(uncertainty_curves(settings).items()):
+        label = f"κ = {kappa:g}, T = {temperature:g}"
+        axes.plot(np.linspace(0, 1, len(curve)), curve, label=label, **line_style(place))
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    add_legend(axes)
+    return axes
+
+
+def shares(
+    lines: Sequence[Series], ax: Axes | None = None, *, title: str = "", against: str = ""
+) -> Axes:
+    """Each line as a share of where it begins (class-scaling figure 3)."""
+    axes = start_axes(ax, title, against, "share of the first value")
+    for place, line in enumerate(lines):
+        axes.plot(
+            line.places,
+            [one / line.means[0] for one in line.means],
+            label=line.name,
+            **line_style(place),
+        )
+    add_legend(axes)
+    return axes
+
+
+def spread_against_error(
+    points: Sequence[tuple[str, str, float, float]], ax: Axes | None = None, *, title: str = ""
+) -> Axes:
+    """Class-wise loss spread against ECE, with Pearson's r (class-scaling figure 1)."""
+    if not points:
+        raise InputError("there is nothing to draw of the spread of class-wise losses")
+    spread, error = (np.array([one[side] for one in points]) for side in (2, 3))
+    z, _ = correlation(spread.tolist(), error.tolist())
+    r = math.tanh(z)
+    told = " ".join(filter(None, (title, f"(r = {r:.2f})" if math.isfinite(r) else "")))
+    axes = start_axes(ax, told, "standard deviation of class-wise losses", heading("ece"))
+    plain = np.array([one[1] == "none" for one in points])
+    for mask, colour, label in ((plain, OVER, "uncalibrated"), (~plain, UNDER, "calibrated")):
+        if mask.any():
+            axes.scatter(spread[mask], 100 * error[mask], s=14, color=colour, lw=0, label=label)
+    add_legend(axes)
+    return axes
+
+
+def effects(
+    found: Mapping[str, Mapping[str, float]], ax: Axes | None = None, *, title: str = ""
+) -> Axes:
+    """Cohen's d of each secondary loss, a group a primary (soft-calibration figure 1)."""
+    names = list(dict.fromkeys(name for each in found.values() for name in each))
+    if not names:
+        raise InputError("there is no secondary loss beside its primary to draw")
+    axes = start_axes(ax, title or "Effect on ECE", "", "Cohen's d, above 0: lower ECE")
+    width = min(0.8 / len(found), 0.4)
+    for place, (primary, each) in enumerate(found.items()):
+        at = np.arange(len(names)) + (place - (len(found) - 1) / 2) * width
+        heights = [each.get(name, np.nan) for name in names]
+        axes.bar(at, heights, width * 0.92, color=COLOURS[place % len(COLOURS)], label=primary)
+    axes.axhline(0, color=MUTED, lw=0.8)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    add_legend(axes)
+    return axes

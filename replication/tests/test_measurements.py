@@ -1,0 +1,140 @@
+"""Looks into a trained network: hardest classes, masked weights, inactive regularisers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import metrics
+from calibrant.bench import Spec
+from calibrant.bench.measure.steps import measure_run
+from calibrant.core.errors import InputError
+from calibrant.predictions import Predictions
+from calibrant.training import Config, train
+from replication import measurements
+
+CONFIG = Config(data="digits", model="mlp", epochs=3, device="cpu", validation=300, batch_size=64)
+NAMES = measurements.HARD, measurements.MASKED  # registered on import
+DONE = {("run", "none")}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Short runs by loss, each made once."""
+    made = {}
+
+    def one(loss="cross_entropy"):
+        if loss not in made:
+            made[loss] = train(CONFIG.changed(loss=loss), tmp_path_factory.mktemp("run") / "run")
+        return made[loss]
+
+    return one
+
+
+def looked(found, name, *, logits=None, **options):
+    config = CONFIG if logits else found.config
+    spec = Spec(config, after=((name, json.dumps(options)),), logits=logits)
+    rows = measure_run(spec, None if logits else found, DONE)
+    return {(row["part"], row["calibrator"], row["metric"]): row["value"] for row in rows}
+
+
+def hard_rows(rows=3000, classes=5):
+    """Sure and right of most classes; of the last two unsure, too sure, and often wrong."""
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, classes, rows)
+    logits = draw.normal(0, 1, (rows, classes))
+    logits[np.arange(rows), labels] += 4.0
+    hard = labels >= classes - 2
+    logits[hard] += 4 * draw.normal(0, 1, (int(hard.sum()), classes))
+    return logits.astype(np.float32), labels
+
+
+def test_a_temperature_of_the_hardest_classes_is_traced(tmp_path):
+    path = tmp_path / "made-net.npz"
+    Predictions.from_logits(*hard_rows()).write(path)
+    found = looked(None, "hard_classes", logits=str(path), hardest=2, steps=200, every=50)
+    steps = sorted({int(part[5:]) for part, _, _ in found if part.startswith("test@")})
+    assert steps == [0, 50, 100, 150, 200]
+    warmth = [found[f"test@{step}", "hard_classes", "parameter:temperature"] for step in steps]
+    assert warmth[0] == 1
+    assert warmth == sorted(warmth)
+    test = Predictions.read(path).split(0.5, seed=0)[1]
+    whole = torch.as_tensor(test.array).double() / warmth[2]
+    direct = float(metrics.ece(whole, torch.as_tensor(test.labels)))
+    assert found["test@100", "hard_classes", "ece"] == pytest.approx(direct, abs=1e-6)
+    # Of two steps with one loss, the even one is that of the smaller spread.
+    even, uneven = (
+        {metric: found["test", f"hard_classes:{name}", metric] for metric in ("nll", "ece")}
+        | {"spread": found["test", f"hard_classes:{name}", "classwise_nll_std"]}
+        for name in ("even", "uneven")
+    )
+    assert even["nll"] == pytest.approx(uneven["nll"], rel=0.02)
+    assert even["spread"] < uneven["spread"]
+
+
+def test_masks_on_the_classifier_of_a_run(run):
+    found = looked(run(), "masked", ratios=[0.0, 0.5, 1.0], draws=3)
+    said = run().predictions("test")
+    accuracy = float(metrics.accuracy(said.array, said.labels))
+    sure = torch.softmax(torch.as_tensor(said.array).double(), 1).amax(1).mean()
+    assert found["test@0", "masked", "accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    assert found["test@0", "masked", "confidence"] == pytest.approx(float(sure), abs=1e-5)
+    assert found["test@0", "masked", "confidence"] > found["test@50", "masked", "confidence"]
+    assert found["test@100", "masked", "accuracy"] < 0.3  # the bias alone answers
+
+
+def test_a_regulariser_is_inactive_where_no_logit_is_beyond_the_margin(run):
+    made = run("acls(margin=6)")
+    found = looked(made, "inactive")
+    logits = np.asarray(made.predictions("train").array, dtype=np.float64)
+    gap = logits.max(1) - logits.min(1)
+    assert 0 < (gap <= 6).mean() < 1
+    assert found["train", "none", "inactive"] == pytest.approx((gap <= 6).mean(), abs=1e-9)
+    shares = [found[f"train@{place}", "regulariser", "share"] for place in range(20)]
+    assert math.fsum(shares) == pytest.approx(1)
+    classes = logits.shape[1]
+    each = [
+        0.1 * max(top - low - 6, 0) ** 2
+        + 0.01
+        * sum(max(top - z - 6, 0) ** 2 for place, z in enumerate(row) if place != row.argmax())
+        / (classes - 1)
+        for row, top, low in zip(logits, logits.max(1), logits.min(1), strict=True)
+    ]
+    # The first bin: below 0.005.
+    assert shares[0] == pytest.approx(np.mean(np.array(each) < 0.005), abs=2e-3)
+    assert shares[-1] == pytest.approx(np.mean(np.array(each) >= 0.095), abs=2e-3)
+
+
+def test_by_rank_it_is_inactive_where_history_and_confidence_agree(run):
+    made = run("acls(margin=6, condition='ranking')")
+    found = looked(made, "inactive")
+    counts = made.weights()
+    (name,) = (key for key in counts if key.startswith("loss.") and key.endswith("history.counts"))
+    right, seen = counts[name].double().numpy()
+    assert np.median(seen) == CONFIG.epochs  # a last batch that is not full is left out
+    said = made.predictions("train")
+    sure = torch.softmax(torch.as_tensor(said.array).double(), 1).amax(1).numpy()
+    order = torch.randperm(len(sure), generator=torch.Generator().manual_seed(CONFIG.seed)).tolist()
+    zero = 0
+    for start in range(0, len(order), 64):
+        batch = order[start : start + 64]
+        for place, one in enumerate(batch):
+            two = batch[(place + 1) % len(batch)]
+            known = seen[one] > 0 and seen[two] > 0  # else there is nothing to rank by
+            rise = known and right[one] / seen[one] - right[two] / seen[two]
+            zero += not rise * (sure[one] - sure[two]) < 0
+    assert found["train", "none", "inactive"] == pytest.approx(zero / len(order), abs=2e-3)
+    assert found["train", "none", "inactive"] > 0.5
+
+
+def test_looks_at_what_is_not_there_are_refused(run, tmp_path):
+    with pytest.warns(UserWarning, match="inactive is about acls, found the loss cross_entropy"):
+        looked(run(), "inactive")
+    path = tmp_path / "made-net.npz"
+    Predictions.from_logits(*hard_rows(300)).write(path)
+    with pytest.raises(InputError, match="masked needs a network"):
+        looked(None, "masked", logits=str(path))

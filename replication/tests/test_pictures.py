@@ -1,0 +1,362 @@
+"""Pictures of section 5: their numbers against formulas by hand, and drawing without a trace."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.bench import Store, Suite, collect_results, make_row
+from calibrant.bench.tables import series
+from calibrant.bench.tables.pictures import heat, lines, svg
+from calibrant.core.errors import InputError
+from replication import formulas, gallery, pictures
+from replication.measurements import HardClasses, fit_hard_classes, masked_inference
+
+# --- numbers ----------------------------------------------------------------------------
+
+
+def test_weights_and_gradients_are_those_of_the_formulas():
+    texts = ["cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc"]
+    found = formulas.loss_curves(texts, points=199)
+    p = [(place + 0.5) / 199 for place in range(199)]
+    weights = {
+        "cross_entropy": [1.0 for _ in p],
+        "focal(gamma=3)": [(1 - x) ** 3 for x in p],
+        "inverse_focal(gamma=1.5)": [(1 + x) ** 1.5 for x in p],
+        # Rank k of n by p: -ln(1 - k/(n+1)).
+        "r_aurc": [-math.log(1 - (place + 1) / 200) for place in range(199)],
+    }
+    for text, values in weights.items():
+        mean = sum(values) / len(values)
+        expected = [value / mean for value in values]
+        np.testing.assert_allclose(found[text].weight, expected, rtol=1e-6, err_msg=text)
+    gradients = {
+        "cross_entropy": [-1 / x for x in p],
+        "focal(gamma=3)": [3 * (1 - x) ** 2 * math.log(x) - (1 - x) ** 3 / x for x in p],
+        "inverse_focal(gamma=1.5)": [
+            -1.5 * (1 + x) ** 0.5 * math.log(x) - (1 + x) ** 1.5 / x for x in p
+        ],
+        "r_aurc": [math.log(1 - (place + 1) / 200) / x for place, x in enumerate(p)],
+    }
+    for text, values in gradients.items():
+        np.testing.assert_allclose(found[text].gradient, values, rtol=1e-6, err_msg=text)
+
+
+def test_soft_bins_are_the_softmax_of_squared_distances():
+    (table,) = formulas.membership_curves([0.02], num_bins=4, points=11).values()
+    for row in range(11):
+        away = [math.exp(-((row / 10 - (bin_ + 0.5) / 4) ** 2) / 0.02) for bin_ in range(4)]
+        np.testing.assert_allclose(table[row], np.array(away) / sum(away), rtol=1e-9)
+    (hard,) = formulas.membership_curves([1e-6], num_bins=4, points=10).values()
+    assert (hard.round().argmax(1) == (np.linspace(0, 1, 10) * 4).clip(0, 3.9).astype(int)).all()
+
+
+def test_the_soft_threshold_is_the_identity_at_a_half_and_one():
+    found = formulas.uncertainty_curves([(0.5, 1.0), (0.2, 1e-3)], points=11)
+    np.testing.assert_allclose(found[0.5, 1.0], np.linspace(0, 1, 11), atol=1e-9)
+    np.testing.assert_allclose(found[0.2, 1e-3][[1, 3]], [0, 1], atol=1e-9)
+
+
+def classifier(rows: int = 600, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Overconfident logits of five classes, the last two of which are confused."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(rows) % 5
+    logits = 2.0 * torch.randn(rows, 5, generator=generator)
+    logits[torch.arange(rows), labels] += 8.0
+    hard = labels >= 3
+    logits[hard, 3] += 4.0
+    logits[hard, 4] += 4.0
+    logits[hard] += 3 * torch.randn(int(hard.sum()), 5, generator=generator)
+    return logits, labels
+
+
+def test_a_temperature_of_the_hardest_classes_is_hotter_and_told_step_by_step():
+    logits, labels = classifier()
+    found = fit_hard_classes(logits, labels, hardest=2, steps=40, rate=0.3)
+    assert set(found.chosen) == {3, 4}
+    assert found.temperature[0] == 1
+    assert found.temperature[-1] > 1.15
+    for step in (0, 17, 40):
+        p = torch.softmax(logits.double() / found.temperature[step], 1)
+        each = [-math.log(float(p[row, labels[row]])) for row in range(len(labels))]
+        by_class = [
+            sum(x for x, y in zip(each, labels.tolist(), strict=True) if y == k) / 120
+            for k in range(5)
+        ]
+        np.testing.assert_allclose(found.total[step], sum(each) / 600, rtol=1e-6)
+        np.testing.assert_allclose(found.by_class[step], by_class, rtol=1e-6)
+        np.testing.assert_allclose(found.spread[step], np.std(by_class, ddof=1), rtol=1e-6)
+    # On its own classes it only falls, as a fit does.
+    own = found.by_class[:, [3, 4]].mean(1)
+    assert (np.diff(own) <= 1e-12).all()
+    assert own[-1] < 0.99 * own[0]
+
+
+def test_a_and_b_have_one_loss_on_both_sides_of_the_lowest():
+    fall = np.array([1.0, 0.8, 0.6, 0.5, 0.6, 0.7])
+    trace = HardClasses((0,), fall, fall, np.ones((6, 2)), np.array([9.0, 8, 7, 6, 2, 1]), fall)
+    assert trace.same_loss() == (2, 4)
+    down = HardClasses((0,), fall, fall[:4], np.ones((4, 2)), fall[:4], fall[:4])
+    assert down.same_loss() is None
+
+
+def test_masks_of_nothing_and_of_everything():
+    generator = torch.Generator().manual_seed(1)
+    features, weight = torch.randn(50, 8, generator=generator), torch.randn(8, 3)
+    bias = torch.tensor([0.0, 0.0, 1.0])
+    labels = (features @ weight + bias).argmax(1)
+    found = masked_inference(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
+    assert found[0.0][0] == 1.0
+    assert found[1.0][1] == pytest.approx(float(torch.softmax(bias, 0).max()))
+    assert found[0.0][0] > found[0.5][0] > found[1.0][0]
+    again = masked_inference(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
+    assert again == found
+    with pytest.raises(InputError, match="share masked"):
+        masked_inference(features, labels, weight, bias, ratios=[2.0])
+
+
+def test_cohens_d_by_hand():
+    # Means 4 and 2; variances 1 and 4, of 3 and 2 runs: pooled (2·1 + 1·8)/3.
+    assert formulas.cohens_d([3, 4, 5], [0, 4]) == pytest.approx(2 / math.sqrt(10 / 3))
+    assert math.isnan(formulas.cohens_d([1], [1, 2]))
+    assert formulas.cohens_d([1, 1], [1, 1]) == 0
+    assert formulas.cohens_d([2, 2], [1, 1]) == math.inf
+
+
+def test_effects_take_the_methods_by_their_names_in_suites():
+    errors = {
+        "cross_entropy": [0.05, 0.06],
+        "s_avuc": [0.05, 0.05],
+        "interleaved_s_avuc": [0.02, 0.03],
+        "mmce": [0.06, 0.07],
+        "focal": [0.05, 0.06],
+        "focal+s_avuc": [0.01, 0.02],
+    }
+    names = ("mmce", "avuc", "s_avuc")
+    plain = formulas.effect_sizes(errors, primary="cross_entropy", secondaries=names)
+    assert plain.keys() == {"mmce", "s_avuc"}
+    assert plain["s_avuc"] == formulas.cohens_d([0.05, 0.06], [0.02, 0.03])
+    assert plain["mmce"] < 0 < plain["s_avuc"]
+    focal = formulas.effect_sizes(errors, primary="focal", secondaries=names)
+    assert focal == {"s_avuc": formulas.cohens_d([0.05, 0.06], [0.01, 0.02])}
+
+
+# --- series -----------------------------------------------------------------------------
+
+SUITE = """
+name: everything
+defaults: {data: digits, model: mlp, device: cpu, epochs: 10}
+seeds: [0, 1]
+methods:
+  cross_entropy: {}
+  focal: {loss: focal}
+  s_avuc: {loss: s_avuc}
+  lambda=0.5: {loss: r_aurc(lam=0.5)}
+  lambda=1.0: {loss: r_aurc(lam=1.0)}
+  "eps=0.01,lambda=0.5": {loss: "r_aurc(strength=0.01)"}
+  "eps=0.05,lambda=0.5": {loss: "r_aurc(strength=0.06)"}
+  mixup_alpha=0.2: {recipe: mixup, recipe_options: {alpha: 0.2}}
+  mixup_alpha=1.0: {recipe: mixup, recipe_options: {alpha: 1.0}}
+  mit_alpha=1.0: {recipe: mit}
+calibrators: [temperature]
+after:
+  - mac_cal_head
+  - mac_cal_head: {gamma: 0.9}
+  - mac_cal_head: {gamma: 0.98}
+  - mac_cal_head: {schedule: fixed, sparsity: 0.5, gamma: 1.0}
+  - mac_cal_head: {schedule: fixed, sparsity: 0.9, gamma: 1.0}
+"""
+FIXED = "mac_cal_head(gamma=1.0,schedule=fixed,sparsity={})"
+
+
+def value_of(method: str, seed: int) -> float:
+    """A made-up ECE of a method and seed."""
+    return 0.01 * (1 + Suite.parse(SUITE).methods.index(method)) + 0.002 * seed
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A suite and rows of all that can be drawn."""
+    store = Store(tmp_path_factory.mktemp("store"))
+    suite = Suite.parse(SUITE)
+    for method, spec in suite.specs:
+        ece = value_of(method, spec.config.seed)
+        rows = []
+
+        def add(part, metric, value, calibrator="none", rows=rows, spec=spec):
+            rows.append(
+                make_row(spec, part=part, metric=metric, value=value, calibrator=calibrator)
+            )
+
+        for metric, value in (("ece", ece), ("accuracy", 0.9), ("adaptive_ece(order=2)", ece)):
+            add("test", metric, value)
+            add("train", metric, value / 4)
+        for calibrator in ("none", "temperature", "vector"):
+            add("test", "classwise_nll_std", ece * 3 + len(calibrator), calibrator)
+            add("test", "ece", ece * len(calibrator) / 4, calibrator)
+        for name in (
+            "mac_cal_head",
+            "mac_cal_head(gamma=0.9)",
+            "mac_cal_head(gamma=0.98)",
+            FIXED.format(0.5),
+            FIXED.format(0.9),
+        ):
+            add("test", "ece", ece / 2, name)
+            add("test", "accuracy", 0.89, name)
+        for epoch in range(10):
+            add(f"validation@{epoch + 1}", "ece", ece + 0.001 * epoch)
+            add(f"train@{epoch}", "sparsity", 0.5 + 0.01 * epoch, "mac_cal_head")
+            add(f"train@{epoch}", "share", 0.1, "regulariser")
+            add(f"test@{10 * epoch}", "accuracy", 0.9 - 0.01 * epoch, "masked")
+            for metric in ("nll", "classwise_nll_std", "ece"):
+                add(f"test@{epoch}", metric, 1.0 / (1 + epoch), "hard_classes")
+        for kind, more in (("fog", 0.01), ("snow", 0.03)):
+            for severity in (1, 5):
+                add(f"test:{kind}:{severity}", "ece", ece + more * severity)
+                for calibrator in ("none", "temperature"):
+                    part = f"test:{kind}:{severity}"
+                    add(part, "adaptive_ece(order=2)", ece + more * severity, calibrator)
+        add("test", "adaptive_ece(order=2)", ece / 3, "temperature")
+        store.add(spec.key, rows)
+    return suite, store.frame()
+
+
+def test_methods_named_by_a_number_are_a_line_against_it(everything):
+    found = collect_results(*everything)
+    ((cell, line),) = series.by_method(found, "lambda", "ece").items()
+    assert found.name_of(cell) == "digits, mlp"
+    assert line.places == [0.5, 1.0]
+    expected = [np.mean([value_of(f"lambda={x}", seed) for seed in (0, 1)]) for x in ("0.5", "1.0")]
+    np.testing.assert_allclose(line.means, expected)
+    np.testing.assert_allclose(line.errors, 0.001)  # ±0.001 over two seeds
+    assert not series.by_method(found, "gamma", "ece")
+
+
+def test_calibrators_with_an_option_are_a_line_against_it(everything):
+    found = collect_results(*everything)
+    places = {
+        option: one.places
+        for option, (_, only, but) in gallery.OPTIONS.items()
+        for one in series.by_option(
+            found, option, "ece", method="cross_entropy", only=only, but=but
+        ).values()
+    }
+    assert places == {"gamma": [0.9, 0.98], "sparsity": [0.5, 0.9]}
+    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", only="other")
+    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", but="gamma")
+
+
+def test_two_settings_are_a_table(everything):
+    ((_, table),) = series.grid(collect_results(*everything), ("eps", "lambda"), "ece").items()
+    assert list(table) == [(0.01, 0.5), (0.05, 0.5)]
+    assert table[0.05, 0.5].mean == pytest.approx(0.071)
+
+
+def test_epochs_and_severities_are_read_from_the_parts(everything):
+    found = collect_results(*everything)
+    ((_, traced),) = series.by_epoch(found, "ece").items()
+    assert [one.name for one in traced] == list(found.suite.methods)
+    assert traced[0].places == list(range(1, 11))
+    assert traced[0].means[3] == pytest.approx(0.011 + 0.003)
+    ((_, shifted),) = series.by_severity(found, "ece").items()
+    assert shifted[0].places == [0, 1, 5]
+    # Clean, then the mean of fog and snow: 0.02 a step of severity.
+    assert shifted[0].means == pytest.approx([0.011, 0.031, 0.111])
+    assert shifted[0].errors == pytest.approx([0.001, 0.001, 0.001])
+
+
+def test_pairs_and_ratios(everything):
+    found = collect_results(*everything)
+    ((_, points),) = series.pairs(found, "classwise_nll_std", "ece").items()
+    assert {(method, calibrator) for method, calibrator, *_ in points} == {
+        (method, calibrator)
+        for method in found.suite.methods
+        for calibrator in ("none", "temperature", "vector")
+    }
+
+
+# --- drawing ----------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_trace():
+    """No figure of pyplot's, and no change of style, is left by any picture."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    before = dict(matplotlib.rcParams)
+    yield
+    assert pyplot.get_fignums() == []
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_lines_draw_the_means_in_percent_on_the_axes_given():
+    from matplotlib.figure import Figure
+
+    given = Figure().add_subplot()
+    line = series.series_of("acls", {0.5: [0.01, 0.03], 1.0: [0.02]})
+    axes = lines([line], "ece", given, title="Test", against="λ")
+    assert axes is given
+    (drawn,) = axes.get_lines()
+    np.testing.assert_allclose(drawn.get_xydata(), [[0.5, 2.0], [1.0, 2.0]])
+    assert "%" in axes.get_ylabel()
+    assert axes.get_xlabel() == "λ"
+    with pytest.raises(InputError, match="nothing to draw"):
+        lines([], "ece")
+
+
+def test_a_table_is_drawn_with_its_numbers(everything):
+    ((_, table),) = series.grid(collect_results(*everything), ("eps", "lambda"), "ece").items()
+    axes = heat(table, "ece", names=("eps", "lambda"))
+    assert [text.get_text() for text in axes.texts] == ["6.10", "7.10"]
+
+
+def test_lines_as_shares_begin_at_one():
+    line = series.series_of("ECE", {0.0: [0.04], 10.0: [0.02], 20.0: [0.03]})
+    (drawn,) = pictures.shares([line], against="step").get_lines()
+    np.testing.assert_allclose(drawn.get_xydata(), [[0, 1], [10, 0.5], [20, 0.75]])
+
+
+def test_svg_is_whole_and_the_same_each_time():
+    first, second = (svg(pictures.soft_threshold()) for _ in range(2))
+    assert first == second
+    assert ElementTree.fromstring(first).tag.endswith("svg")
+    assert "<dc:date>" not in first
+
+
+def test_formulas_are_drawn():
+    found = gallery.formulas()
+    assert len(found) == 5
+    for text in found.values():
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+        assert len(text) < 100_000
+
+
+def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
+    suite, frame = everything
+    titles = [title for title, _ in gallery.drawings(collect_results(suite, frame))]
+    for word in (
+        "λ of r_aurc",
+        "γ of mac_cal",
+        "mixing",
+        "eps and lambda",
+        "by epoch",
+        "under corruptions",
+        "corruptions, calibrated",
+        "Sparsity",
+        "spread",
+        "Cohen",
+        "masked",
+        "regulariser",
+        "hardest classes",
+    ):
+        assert any(word in title for title in titles), word
+    assert len(titles) == len(set(titles))
+    for _, draw in gallery.drawings(collect_results(suite, frame)):
+        assert draw().has_data()
+    nothing = frame[frame["part"] == "validation"]
+    assert gallery.gallery(suite, nothing) == {}

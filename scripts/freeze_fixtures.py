@@ -1,0 +1,135 @@
+"""Write the fixtures of tests/test_frozen.py anew from what the package does now.
+
+    python scripts/freeze_fixtures.py                     # all but the tables
+    python scripts/freeze_fixtures.py suites texts        # some of them
+    python scripts/freeze_fixtures.py tables [FOLDER]     # takes three minutes without FOLDER
+
+``tables`` makes the results again with `python -m replication results` in a temporary
+folder, or takes those already made in FOLDER. ``metrics``, ``fits`` and ``evaluations`` need
+the data beside the checkout (or CALIBRANT_TEST_DATA). Fixtures say what the package did before
+the rebuild: write one anew only where a change of results is meant.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "fixtures" / "frozen"))
+
+import frozen  # noqa: E402
+
+DATA = Path(os.environ.get("CALIBRANT_TEST_DATA") or ROOT.parent / "shared" / "data")
+
+
+def freeze_suites():
+    frozen.write_json("suites.json.gz", frozen.list_runs())
+
+
+def freeze_store():
+    frozen.write_json("store.json.gz", frozen.describe_store())
+
+
+def freeze_calibrators():
+    shutil.rmtree(frozen.CALIBRATORS, ignore_errors=True)
+    frozen.CALIBRATORS.mkdir()
+    outputs, files = {}, {}
+    for case in frozen.CASES:
+        path = frozen.CALIBRATORS / f"{case}.safetensors"
+        fitted = frozen.fit_case(case)
+        fitted.save(path, class_names=[f"class {k}" for k in range(int(fitted.num_classes_))])
+        outputs[case] = frozen.predict_case(fitted, case)
+        files[case] = frozen.describe_file(path)
+    frozen.write_arrays("calibrators.npz", outputs)
+    environment = frozen.describe_environment()
+    frozen.write_json("calibrators.json.gz", {"environment": environment, "files": files})
+
+
+def freeze_metrics():
+    rows = {"usual": frozen.METRIC_ROWS, **frozen.SLOW_ROWS}
+    frozen.write_json("metrics.json.gz", {"rows": rows, "values": frozen.measure_sets(DATA)})
+
+
+def freeze_fits():
+    outputs, again = frozen.fit_sets(DATA), frozen.fit_sets(DATA)
+    for name, array in outputs.items():
+        if array.tobytes() != again[name].tobytes():
+            print(f"{name} differs between two fits")
+    frozen.write_arrays("fits.npz", outputs)
+    frozen.write_json("fits.json.gz", {"environment": frozen.describe_environment()})
+
+
+def freeze_evaluations():
+    found = {"evaluate": frozen.evaluate_sets(DATA), "compare": frozen.compare_sets(DATA)}
+    frozen.write_json("evaluations.json.gz", found)
+
+
+def freeze_texts():
+    frozen.write_json("texts.json.gz", frozen.print_texts(frozen.list_texts()))
+
+
+def freeze_trainings():
+    found = {case: frozen.train_digits(case) for case in frozen.TRAININGS}
+    for case, value in found.items():
+        if frozen.train_digits(case) != value:
+            print(f"the training {case!r} differs between two runs")
+    shutil.rmtree(frozen.BEGUN, ignore_errors=True)
+    frozen.begin_run(frozen.BEGUN)
+    environment = frozen.describe_environment()
+    frozen.write_json("trainings.json.gz", {"environment": environment, "runs": found})
+
+
+def make_tables(target: Path) -> None:
+    """Make the tables from a copy of the store."""
+    shutil.copytree(frozen.RESULTS / "store", target / "store")
+    command = [sys.executable, "-m", "replication", "results", str(target)]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def freeze_tables(folder: str | None = None):
+    committed = frozen.digest_tables(frozen.RESULTS)
+    with tempfile.TemporaryDirectory() as temporary:
+        if folder is None:
+            make_tables(Path(temporary))
+        made = frozen.digest_tables(Path(folder or temporary))
+    for name in sorted(committed.keys() | made.keys()):
+        if committed.get(name) != made.get(name):
+            print(f"{name} differs from what the store gives today")
+    frozen.write_json("tables.json.gz", {"committed": committed, "made": made})
+
+
+# Texts are taken from the store's fixture, which comes before them.
+PARTS = {
+    "suites": freeze_suites,
+    "store": freeze_store,
+    "calibrators": freeze_calibrators,
+    "metrics": freeze_metrics,
+    "fits": freeze_fits,
+    "evaluations": freeze_evaluations,
+    "texts": freeze_texts,
+    "trainings": freeze_trainings,
+}
+
+
+def main(*names: str) -> None:
+    if names and names[0] == "tables":
+        freeze_tables(*names[1:])
+        return
+    for name in names or PARTS:
+        PARTS[name]()
+        print(name)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Measurements on a run's predictions and network."""

@@ -1,0 +1,51 @@
+"""Under shift: corrupted test images, with calibrators fitted on clean validation rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from calibrant.bench.measure.measurement import SHORT, Measurement, check_metrics, measure_metrics
+from calibrant.bench.measure.stage_two import list_calibrators, predict_after
+from calibrant.bench.measure.subject import Subject
+from calibrant.core.errors import InputError, no_such
+from calibrant.data.corruptions import KINDS, SEVERITIES, corrupt
+
+METRICS = (*SHORT, "aurc")
+
+
+def shift(
+    subject: Subject,
+    *,
+    kinds: Sequence[str] = KINDS,
+    severities: Sequence[int] = SEVERITIES,
+    calibrators: Sequence[str] = (),
+    metrics: Sequence[str] = METRICS,
+    seed: int = 0,
+    precision: str = "fp32",
+) -> Iterator[Measurement]:
+    """Measure parts ``test:KIND:SEVERITY``, uncalibrated and after each calibrator.
+
+    Args:
+        subject: the run.
+        kinds: corruptions of `calibrant.data.corruptions`. Default: all.
+        severities: from 1 to 5. Default: all.
+        calibrators: as a suite writes them, and second stages (``tst+temperature``).
+        metrics: what is measured. Default: `METRICS`.
+        seed: of the corruptions: every run gets the same rows on one kind of device. Default: 0.
+        precision: of the network, fp32 or bf16. Default: fp32.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise no_such("corruption", kind, KINDS)
+    names, wanted = list_calibrators(subject, calibrators), check_metrics(metrics)
+    networks = subject.networks(precision)
+    test = subject.data.test.to(networks[0].device)
+    if test.is_dense:
+        raise InputError("shift takes a label for each image, and these have one for each pixel")
+    for kind in kinds:
+        for severity in severities:
+            images = replace(test, images=corrupt(test.images, kind, severity, seed=seed))
+            for name, predictions in predict_after(subject, images, names, precision):
+                part = f"test:{kind}:{severity}"
+                yield from measure_metrics(part, name, predictions, wanted)

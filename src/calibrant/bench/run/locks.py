@@ -1,0 +1,59 @@
+"""Locks that the operating system frees when their process ends, and notes beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calibrant.core.extras import require
+from calibrant.core.files import write_file
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file; False if another process holds it and we do not ``wait``."""
+    filelock = require("filelock", extra="bench", purpose="making runs")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path, timeout=-1 if wait else 0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        if isinstance(lock, filelock.SoftFileLock):  # it would outlive a process that is killed
+            raise OSError(f"{path.parent}: this file system has no locks; use another folder")
+        yield True
+    finally:
+        lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Return whether some process holds the lock of a file."""
+    if not path.is_file():
+        return False
+    with locked(path) as ours:
+        return not ours
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Read the note of a lock's last holder; empty if there is none."""
+    for file in (_note(path), path):  # earlier versions wrote it into the lock's own file
+        try:
+            note = json.loads(file.read_bytes())
+        except (OSError, ValueError):
+            continue
+        return note if isinstance(note, dict) else {}
+    return {}
+
+
+def write_note(path: Path, note: dict[str, Any]) -> None:
+    """Write who holds a lock, and how far it is; call it while you hold the lock."""
+    write_file(_note(path), json.dumps(note).encode())
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".json")

@@ -1,0 +1,1 @@
+"""Choosing by validation figures: tuning of settings, search of combinations."""

@@ -1,0 +1,1 @@
+"""The results store: Parquet files, their rows, and archives that carry them."""

@@ -1,0 +1,1 @@
+"""Suites: reading a suite file, expanding it into runs, and each run's key."""

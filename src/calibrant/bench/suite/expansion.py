@@ -1,0 +1,197 @@
+"""The words of a suite file: what they may be, and the runs they come to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import Any
+
+from calibrant.bench.suite.after_names import LATE
+from calibrant.bench.suite.key import canonical_json
+from calibrant.bench.suite.schema import (
+    OF_A_RUN,
+    SETTABLE,
+    SuiteFile,
+    check_known,
+    check_settings,
+)
+from calibrant.bench.suite.spec import KEEPS, Spec
+from calibrant.bench.texts import with_sources
+from calibrant.core.errors import InputError, no_such
+from calibrant.core.method_text import merge_options
+from calibrant.core.registry import version
+from calibrant.training.config import Config
+
+
+def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
+    """Give every run of a suite with its method: all of the first seed, then all of the next.
+
+    So a suite that is cut short has every method before it has a second seed of any.
+    """
+    methods = _list_methods(file)
+    for rule in file.where:
+        named = rule.condition.get("method", [])
+        check_known(named if isinstance(named, list) else [named], methods, "method of this suite")
+    shared = {name: getattr(file, name) for name in OF_A_RUN if name in file.model_fields_set}
+    for seed, case in itertools.product(file.seeds, list(_list_cases(file))):
+        for method, own in methods.items():
+            settings = {**shared, **file.defaults, **case, **own, "seed": seed}
+            for rule in file.where:
+                if _holds(rule.condition, settings, method):
+                    settings |= rule.change
+            if not settings.pop("skip", False):
+                yield method, _make_spec(settings)
+
+
+def _list_methods(file: SuiteFile) -> dict[str, dict[str, Any]]:
+    if file.logits is not None:
+        if file.methods:
+            raise InputError("a suite has methods, which are trained, or logits, not both")
+        return {"logits": {}}
+    if not file.methods:
+        raise InputError("methods is missing: `methods: {cross_entropy: {}}` is the least")
+    return {str(name): own for name, own in file.methods.items()}
+
+
+def _list_cases(file: SuiteFile) -> Iterator[dict[str, Any]]:
+    """Give every combination of the grid with each of the cases, or of the files of logits."""
+    grid = {name: values for name, values in file.grid.items() if name != "cases"}
+    cases = [check_settings(one) for one in _list(file.grid.get("cases", file.cases), "cases")]
+    files = [_read_logits(entry) for entry in file.logits or ()]
+    for case, logits in itertools.product(cases or [{}], files or [{}]):
+        for values in itertools.product(*grid.values()):
+            yield {**logits, **case, **dict(zip(grid, values, strict=True))}
+
+
+def _read_logits(entry: Any) -> dict[str, Any]:
+    """Return the settings of a file of logits.
+
+    ``logits/cifar10-resnet20.npz`` is of the data cifar10 and the model resnet20.
+    """
+    settings = dict(entry) if isinstance(entry, dict) else {"file": entry}
+    file = settings.pop("file", None)
+    if not isinstance(file, str):
+        raise InputError(f"logits: each names a file, found {entry!r}")
+    check_known(settings, SETTABLE, "setting")
+    data, _, model = PurePosixPath(file).stem.partition("-")
+    return {"data": data, "model": model or "unknown", **settings, "logits": file}
+
+
+def _holds(condition: Mapping[str, Any], settings: Mapping[str, Any], method: str) -> bool:
+    """Whether each setting is the one named, or one of those named."""
+    recipe, options = _recipe(settings)
+    seen = {**settings, "method": method, "recipe": recipe, "recipe_options": options}
+    for name, value in condition.items():
+        wanted = value if isinstance(value, list) else [value]
+        if name == "recipe":  # by name alone, or with just these options
+            texts = [_recipe({"recipe": one}) for one in wanted]
+            if all(one not in ((recipe, {}), (recipe, options)) for one in texts):
+                return False
+        elif seen.get(name, _default(name)) not in wanted:
+            return False
+    return True
+
+
+def _recipe(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A recipe's name and its options, those in its text among them."""
+    named = str(settings.get("recipe", _default("recipe")))
+    options = settings.get("recipe_options") or {}
+    return (
+        merge_options(named, options, kind="recipe") if isinstance(options, dict) else (named, {})
+    )
+
+
+@lru_cache
+def _default(name: str) -> Any:
+    return getattr(Config(), name, None)
+
+
+def _make_spec(settings: dict[str, Any]) -> Spec:
+    given = dict(settings)
+    texts = canonical_json(given.pop("calibrators", []))
+    calibrators = _calibrators(texts, str(given.get("data", _default("data"))), version())
+    after = tuple(_after(one) for one in _list(given.pop("after", []), "after"))
+    for one in after:
+        _check_after(*one, version())
+    keep = given.pop("keep", KEEPS[0])
+    logits = given.pop("logits", None)
+    config = Config.of(given)
+    if logits is None:
+        check_names(config)
+    for name, options in after:
+        if name in LATE:
+            from calibrant.bench.measure.pooled import list_family
+
+            list_family(config, json.loads(options).get("seeds") or ())
+    return Spec(config, calibrators, after, keep, logits)
+
+
+@lru_cache(maxsize=1024)
+def _check_after(name: str, options: str, known: int) -> None:
+    from calibrant.bench.measure.steps import check_after
+
+    check_after(name, json.loads(options))
+
+
+def _after(found: Any) -> tuple[str, str]:
+    """``shift``, or ``shift: {severities: [1, 3]}``, as (name, options in JSON)."""
+    if isinstance(found, str):
+        return found, "{}"
+    if isinstance(found, dict) and len(found) == 1:
+        ((name, options),) = found.items()
+        if options is None or isinstance(options, dict):
+            return str(name), canonical_json(with_sources(options or {}))
+    raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {found!r}")
+
+
+@lru_cache(maxsize=1024)
+def _calibrators(found: str, data: str, known: int) -> tuple[str, ...]:
+    """Each spelled one way, ``argmax_preserving`` written out."""
+    from calibrant.bench.texts import expanded, make
+
+    texts = [str(one) for one in _list(json.loads(found), "calibrators")]
+    names = expanded(texts, dense=data == "camvid" or data.startswith("dense:"))
+    for name in names:
+        make(name)
+    return names
+
+
+def check_names(config: Config) -> None:
+    """An error before the first run, where a name is one nobody has."""
+    options = json.dumps(config.recipe_options, sort_keys=True, default=str)
+    _check_names(config.data, config.model, config.loss, config.recipe, options, version())
+
+
+@lru_cache(maxsize=4096)
+def _check_names(data: str, model: str, loss: str, recipe: str, options: str, known: int) -> None:
+    from calibrant import losses, models
+    from calibrant.training import recipes
+    from calibrant.training.recipes.base import check_targets
+
+    _check_data(data)
+    if model not in models.available():
+        raise no_such("model", model, models.available())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a loss that warns of its options does so when trained
+        made = losses.get(loss, num_samples=2)
+    check_targets(recipes.get(recipe, **json.loads(options)), made)
+
+
+def _check_data(name: str) -> None:
+    from calibrant.data.datasets import DATASETS, FOLDER_FORMS, available
+
+    form, _, path = name.partition(":")
+    if name not in DATASETS and not (form in FOLDER_FORMS and path):
+        raise no_such("data set", name, available())
+
+
+def _list(found: Any, where: str) -> list[Any]:
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise InputError(f"{where} is a list, found {found!r}")
+    return found

@@ -1,0 +1,179 @@
+"""A suite: a YAML file that names many runs, and what is measured and shown of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from calibrant.bench.suite.expansion import expand
+from calibrant.bench.suite.lookup import MARK, SHIPPED, copy_path, find_path, is_copy
+from calibrant.bench.suite.plugins import NONE, home, index_of, load, put_down
+from calibrant.bench.suite.published import Source, copy_files, read_sources
+from calibrant.bench.suite.schema import check_file, read_yaml
+from calibrant.bench.suite.spec import Spec, distinct
+from calibrant.bench.suite.tuning import Choice, Tuning
+from calibrant.core.errors import InputError, no_such
+from calibrant.core.files import write_file
+from calibrant.core.plugins import Plugin
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Runs by the name of their method, in the order they are made."""
+
+    name: str
+    about: str
+    specs: tuple[tuple[str, Spec], ...]
+    baseline: str | None = None
+    metrics: tuple[str, ...] = ()
+    published: tuple[Source, ...] = ()
+    tune: dict[str, Any] = field(default_factory=dict)
+    text: str = ""  # the file, as it was read
+    found: dict[str, Any] = field(default_factory=dict)  # the file's own keys and values
+    plugins: tuple[Plugin, ...] = ()
+    folder: Path = Path()  # that their paths are taken from
+    choices: tuple[Choice, ...] = ()  # what `tune` came to, where it has been
+
+    @classmethod
+    def read(
+        cls, name_or_path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
+    ) -> Suite:
+        """Read a suite from its file, or by its name, and run the plugins that it names.
+
+        Args:
+            name_or_path: a file, or a name: of a suite that was run in ``out``, of one in the
+                folders of the environment variable CALIBRANT_SUITES, or of one of the package.
+            out: a folder of runs. Default: None, no such folder is searched.
+        """
+        path = find_path(name_or_path, None if out is None else Path(out))
+        where = path.stem if path.parent == SHIPPED else str(path)
+        folder, index = home(path)
+        return cls._parse(path.read_text(encoding="utf-8"), where, folder, index, is_copy(path))
+
+    @classmethod
+    def parse(cls, text: str, *, where: str = "suite", folder: Path | None = None) -> Suite:
+        """Read a suite from its text; paths in it are relative to ``folder``."""
+        return cls._parse(text, where, folder or Path(), NONE, False)
+
+    @classmethod
+    def _parse(cls, text: str, where: str, folder: Path, index: str, copied: bool) -> Suite:
+        entries = read_yaml(text, where)
+        try:
+            return cls._of(entries, text, folder, index, copied)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+    @classmethod
+    def _of(cls, found: dict[str, Any], text: str, folder: Path, index: str, copied: bool) -> Suite:
+        file = check_file(found)
+        plugins = load(file.plugins, folder, index)
+        specs = tuple(expand(file))
+        names = {method for method, _ in specs}
+        if file.baseline is not None and file.baseline not in names:
+            raise no_such("method, as baseline,", str(file.baseline), sorted(names))
+        _check_metrics(file.metrics)
+        if file.tune is not None:
+            if file.logits:
+                raise InputError("tune tries settings of training: files of logits have none")
+            Tuning.of(found["tune"]).check([spec.config for _, spec in specs])
+        return cls(
+            name=file.name or "suite",
+            about=file.about or "",
+            specs=specs,
+            baseline=file.baseline,
+            metrics=tuple(file.metrics),
+            published=read_sources(file.published, folder, is_copy=copied),
+            tune=dict(found.get("tune") or {}),
+            text=text,
+            found=found,
+            plugins=plugins,
+            folder=folder,
+        )
+
+    def copy_to(self, out: Path) -> None:
+        """Leave copies in the folder of runs ``out``: of the suite, by its name, and its files.
+
+        A folder ``suites`` that somebody else made is left as it is, and so is a suite that is
+        read from ours: its plugins may lie beside it. A suite of the package is not copied.
+        """
+        path, content = copy_path(out, self.name), self.text.encode()
+        folder, shipped = path.parent, SHIPPED / path.name
+        if folder.is_dir() and not (folder / MARK).is_file():
+            return
+        if self.folder.resolve() == folder.resolve():
+            return
+        if shipped.is_file() and shipped.read_text(encoding="utf-8") == self.text:
+            path.unlink(missing_ok=True)  # the name means the shipped one again
+            return
+        put_down(self.plugins, self.folder, out, index_of(path))
+        copy_files(self.published, self.folder, out)
+        if not path.is_file() or path.read_bytes() != content:
+            folder.mkdir(exist_ok=True)
+            (folder / MARK).touch()
+            write_file(path, content)
+
+    @cached_property
+    def runs(self) -> tuple[Spec, ...]:
+        """Each run once, whatever methods share it."""
+        return tuple(distinct(spec for _, spec in self.specs))
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The methods of the file, those among them that have no runs (yet)."""
+        found = self.found.get("methods")
+        return tuple(found) if isinstance(found, dict) else ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods' names, in the file's order."""
+        named = self.named
+        present = {method for method, _ in self.specs}
+        rest = [method for method, _ in self.specs if method not in named]
+        return tuple(dict.fromkeys([name for name in named if name in present] + rest))
+
+    def chosen(
+        self, only: Iterable[str] | None = None, seeds: Sequence[int] | None = None
+    ) -> tuple[tuple[str, Spec], ...]:
+        """The runs that one of ``only`` names (as in ``acls/data=cifar10``), of these seeds."""
+        wanted = [_terms(text, self.methods) for text in only or ()]
+        return tuple(
+            (method, spec)
+            for method, spec in self.specs
+            if (seeds is None or spec.config.seed in seeds)
+            and (not wanted or any(_fits(method, spec, terms) for terms in wanted))
+        )
+
+
+def _terms(text: str, methods: Collection[str]) -> list[tuple[str, str]]:
+    """``acls/data=cifar10`` as (method, acls), (data, cifar10); methods may have a = as well."""
+    from dataclasses import fields
+
+    from calibrant.training.config import Config
+
+    known = [one.name for one in fields(Config)]
+    terms = []
+    for part in filter(None, text.split("/")):
+        name, sign, value = part.partition("=")
+        if not sign or any(fnmatchcase(method, part) for method in methods):
+            name, value = "method", part
+        elif name != "method" and name not in known:
+            raise no_such("setting", name, ["method", *known])
+        terms.append((name, value))
+    return terms
+
+
+def _fits(method: str, spec: Spec, terms: list[tuple[str, str]]) -> bool:
+    settings = {**spec.config.to_dict(), "method": method}
+    return all(fnmatchcase(str(settings[name]), value) for name, value in terms)
+
+
+def _check_metrics(names: Iterable[str]) -> None:
+    from calibrant.bench.measure.measurement import check_metrics
+
+    # Figures of a run, such as train_seconds, are no metrics of predictions.
+    check_metrics(name for name in names if not str(name).endswith(("_seconds", "changed")))

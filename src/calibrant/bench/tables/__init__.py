@@ -1,0 +1,1 @@
+"""Results as cells, statistics, tables, pictures and a page."""

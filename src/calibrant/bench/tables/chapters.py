@@ -1,0 +1,104 @@
+"""Which tables a suite's results have something for: those of its page and of its files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calibrant.bench.tables.results import Results, collect_results
+from calibrant.bench.tables.table import Table
+from calibrant.bench.tables.tabulate import table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from calibrant.bench.suite.suite import Suite
+
+SEVERITIES = tuple(f"test:*:{severity}" for severity in range(1, 6))
+FIRST = "Figures of the test rows"
+
+
+class Chapter(NamedTuple):
+    """A table under a title, with a line that says what it is of."""
+
+    title: str
+    lead: str
+    table: Table
+
+
+def make_chapters(suite: Suite, frame: pd.DataFrame, found: Results | None = None) -> list[Chapter]:
+    """Every table the results have something for; the first is the suite's own."""
+    found = found or collect_results(suite, frame)
+    if not found.done:
+        return []
+    return [
+        Chapter(title, lead, table(suite, frame, **options))
+        for title, lead, options in _wanted(suite, found)
+    ]
+
+
+def _wanted(suite: Suite, found: Results) -> list[tuple[str, str, dict[str, Any]]]:
+    # What another suite measured of the same runs is told on that one's page.
+    asked = {name for _, spec in suite.specs for name, _ in spec.after}
+    parts = {str(one).partition(":")[0] for one in found.rows["part"].unique() if ":" in one}
+    made: list[tuple[str, str, dict[str, Any]]] = [
+        (FIRST, "Before any calibrator, and after temperature scaling.", {})
+    ]
+    own = found.own_calibrators
+    if len(own) > 2 and len(suite.methods) > 1:
+        made.append(
+            (
+                "ECE after every calibrator",
+                "Each fitted on validation rows.",
+                {"metrics": "ece", "calibrators": own},
+            )
+        )
+    trained = _name_tables(suite, part="train", metric="ece")
+    if trained and (found.rows["part"] == "train").any():
+        made.append(
+            (
+                "Training rows against test rows",
+                f"ECE before any calibrator, as in {trained}.",
+                {"metrics": "ece", "calibrators": ["none"], "part": ["train", "test"]},
+            )
+        )
+    if "shift" in asked and "test" in parts:
+        made += [
+            (
+                "Under corruptions",
+                "Means over every kind and severity; calibrators fitted on clean rows.",
+                {"metrics": ["accuracy", "nll", "ece"], "part": "test:*"},
+            ),
+            (
+                "ECE by severity",
+                "Means over the kinds of corruption.",
+                {"metrics": "ece", "part": ["test", *SEVERITIES]},
+            ),
+        ]
+        if len(own) > 2:
+            made.append(
+                (
+                    "ECE under corruptions, after every calibrator",
+                    "Means over every kind and severity; each fitted on clean validation rows.",
+                    {"metrics": "ece", "calibrators": own, "part": "test:*"},
+                )
+            )
+    if "ood" in asked and "ood" in parts:
+        made.append(
+            (
+                "Rows of another data set",
+                "Told from the test rows by the largest probability.",
+                {"metrics": ["ood_auroc", "fpr95"], "part": "ood:*"},
+            )
+        )
+    return made
+
+
+def _name_tables(suite: Suite, **fields: str) -> str:
+    """Name the published tables that have such a figure: ``soft-calibration's table 3``."""
+    names = {
+        f"{figure.paper}'s {figure.table.lower()}": None
+        for source in suite.published
+        for figure in source.figures
+        if all(getattr(figure, name) == value for name, value in fields.items())
+    }
+    return ", ".join(names)

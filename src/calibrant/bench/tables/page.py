@@ -1,0 +1,144 @@
+"""A suite's results as one self-contained HTML page: coverage, tables, further sections, pictures.
+
+The look is that of `calibrant.report`, whose styles it takes. Nothing is fetched: the page's
+content security policy forbids every request, and pictures are embedded as images, in which
+no script runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant._version import __version__
+from calibrant.bench.tables import tuning_table
+from calibrant.bench.tables.chapters import make_chapters
+from calibrant.bench.tables.results import Results, collect_results
+from calibrant.core.errors import InputError
+from calibrant.report.page import hash_source, read_asset, write_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from calibrant.bench.suite.suite import Suite
+
+STYLES = ("tokens", "page", "sections", "print")
+MOST_CELLS = 12  # named among the runs that lack; more are counted
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page that its writer makes: HTML that is put in as it is."""
+
+    id: str
+    title: str
+    lead: str
+    html: str
+
+
+def write_page(
+    suite: Suite,
+    frame: pd.DataFrame,
+    out: str | os.PathLike[str],
+    *,
+    pictures: Mapping[str, str] | None = None,
+    sections: Sequence[Section] = (),
+) -> Path:
+    """Write the page, whole or not at all, and return where it is.
+
+    Args:
+        suite: what was to be run.
+        frame: the store's rows (`Store.frame()`).
+        out: the file to write; folders on the way are made, an existing file is replaced.
+        pictures: SVG texts by title.
+        sections: further sections, between the tables and the pictures.
+    """
+    target = Path(out)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; give a file name, such as {target / 'bench.html'}")
+    text = render_page(suite, frame, pictures=pictures, sections=sections)
+    return write_html(text, target)
+
+
+def render_page(
+    suite: Suite,
+    frame: pd.DataFrame,
+    *,
+    pictures: Mapping[str, str] | None = None,
+    sections: Sequence[Section] = (),
+) -> str:
+    """The page's text; see `report`. The same arguments give the same text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("calibrant.bench.tables", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found = collect_results(suite, frame)
+    own = Path(__file__).with_name("assets") / "bench.css"
+    style = "\n".join(
+        [*(read_asset(f"css/{name}.css") for name in STYLES), own.read_text(encoding="utf-8")]
+    )
+    early = read_asset("js/theme.js")
+    policy = (
+        f"default-src 'none'; style-src {hash_source(style)}; img-src data:; "
+        f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
+    )
+    lines = tuning_table.lines(found, suite.methods)
+    return environment.get_template("page.html").render(
+        suite=suite,
+        version=__version__,
+        coverage=describe_coverage(found),
+        tables=[
+            # What was tuned is told once, in a chapter of its own.
+            {
+                "title": one.title,
+                "lead": one.lead,
+                "html": Markup(replace(one.table, chosen=()).to_html()),
+            }
+            for one in make_chapters(suite, frame, found)
+        ],
+        chosen=Markup(tuning_table.html(lines)) if lines else "",
+        sections=[replace(one, html=Markup(one.html)) for one in sections],
+        pictures=[(title, embedded(svg)) for title, svg in (pictures or {}).items()],
+        machines=", ".join(sorted({str(one) for one in found.rows["machine"].unique()})),
+        policy=Markup(policy),
+        style=Markup(style),
+        early=Markup(early),
+    )
+
+
+def describe_coverage(found: Results) -> dict[str, Any]:
+    """How many runs are done, and which are not, in words."""
+    total, done = len(found.plan), len(found.done)
+    by_cell: dict[str, list[str]] = {}
+    for (cell, method), planned in found.planned.items():
+        count = found.lacking.get((cell, method), 0)
+        if not count:
+            continue
+        lost = found.diverged.get((cell, method), 0)
+        facts = [f"{planned - count} of {planned}"] if count < planned else []
+        facts += [f"{lost} diverged"] if lost else []
+        told = f"{method} ({', '.join(facts)})" if facts else method
+        by_cell.setdefault(found.name_of(cell), []).append(told)
+    lines = [f"{cell}: {', '.join(names)}" for cell, names in by_cell.items()]
+    if len(lines) > MOST_CELLS:
+        lines = [*lines[:MOST_CELLS], f"and {len(lines) - MOST_CELLS} more settings"]
+    return {
+        "line": f"{done} of {total} runs are done.",
+        "percent": round(100 * done / total, 1) if total else 0.0,
+        "lacking": lines,
+    }
+
+
+def embedded(svg: str) -> str:
+    """An SVG as the source of an image."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

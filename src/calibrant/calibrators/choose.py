@@ -1,0 +1,277 @@
+"""The choice among calibrators: cross-validated likelihood, and the simplest of the best."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibrators.base import Calibrator, rows_of
+from calibrant.calibrators.methods.mixture import (
+    HeldOut,
+    assign_folds,
+    hold_out,
+    mix_held_out,
+    stack_weights,
+)
+from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores
+from calibrant.core.errors import InputError
+from calibrant.core.progress import progress_bar
+from calibrant.predictions import Predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MIXTURE = "mixture"
+
+# From simple to complex: of two methods that data cannot tell apart, the first is taken.
+# The mixture mixes the methods before it on the menu.
+MENU = (
+    "identity",
+    "temperature",
+    "ensemble_temperature",
+    "beta",
+    "vector",
+    "isotonic",
+    "intra_order",
+    "matrix",
+    "dirichlet",
+    MIXTURE,
+)
+_FEW_ROWS = 300
+_TOO_FEW = 50  # rows; a choice on fewer is left to chance
+_MANY_SCORES = 5_000_000
+_MOST_KEPT = 50_000_000  # numbers held for the ECE of the mixture; beyond, it is not measured
+_LEAST_SHARE = 0.01  # a method with a smaller share is left out of the mixture
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method on the menu, measured on rows it was not fitted on."""
+
+    method: str
+    nll: float
+    nll_error: float  # standard error of the difference from the best
+    ece: float
+    ece_error: float  # standard error over folds
+    seconds: float
+    chosen: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Why a method was chosen."""
+
+    method: str
+    candidates: tuple[Candidate, ...]
+    num_rows: int
+    folds: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)  # of methods, if a mixture is chosen
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the candidates as a table, best likelihood first."""
+        import pandas as pd
+
+        rows = sorted(
+            (asdict(candidate) for candidate in self.candidates), key=lambda row: row["nll"]
+        )
+        return pd.DataFrame(rows).set_index("method")
+
+    @property
+    def explanation(self) -> str:
+        """The choice in words."""
+        measured = [candidate for candidate in self.candidates if np.isfinite(candidate.nll)]
+        best = min(measured, key=lambda candidate: candidate.nll)
+        chosen = next(candidate for candidate in measured if candidate.method == self.method)
+        start = (
+            "Leave it alone: nothing on the menu was shown to help."
+            if self.method == "identity"
+            else f"{self.method} is chosen."
+        )
+        if self.shares:
+            parts = sorted(self.shares.items(), key=lambda part: -part[1])
+            start = f"A mixture is chosen ({', '.join(f'{s:.0%} {m}' for m, s in parts)})."
+        if chosen.method == best.method:
+            return (
+                f"{start} Its log-likelihood on rows it was not fitted on is the best of "
+                f"{len(measured)} methods (NLL {chosen.nll:.4f}, {self.folds} folds of "
+                f"{self.num_rows:,} rows)."
+            )
+        return (
+            f"{start} {best.method} did best on rows it was not fitted on (NLL {best.nll:.4f}), "
+            f"but {chosen.method} ({chosen.nll:.4f}) is simpler and within one standard error of "
+            f"it ({chosen.nll_error:.4f})."
+        )
+
+
+def calibrate(
+    val: Predictions,
+    *,
+    method: str = "auto",
+    preserve_predictions: bool = False,
+    menu: Sequence[str] | None = None,
+    folds: int | None = None,
+    time_budget: float | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    **options: Any,
+) -> Calibrator:
+    """Fit a calibrator on held-out predictions; by default, choose which.
+
+    The choice measures every method on a menu by cross-validated NLL and takes the simplest
+    within one standard error of the best. Doing nothing is always on the menu. Last on it is
+    the mixture of all others, by stacking, so it is taken only if it beats each by more than
+    that error. ``choice_`` of the result explains the choice.
+
+    Args:
+        val: Held-out predictions with labels.
+        method: The name of a calibrator, or ``"auto"``. Default: 'auto' (ours: no method is
+            best everywhere).
+        preserve_predictions: True considers only methods that keep every prediction. Default:
+            False (ours: likelihood decides).
+        menu: The names of the methods to choose from, simplest first. Default: None (`MENU`).
+        folds: The number of folds. Default: None (10 below 300 rows, 2 above 5,000,000 scores,
+            else 5).
+        time_budget: Seconds after which no further method is tried; those left out say so.
+            Default: None (no limit).
+        seed: The seed of the folds. Default: 0 (ours: a choice repeats exactly).
+        progress: True shows a bar on stderr. Default: False (silent).
+        options: Options of the method, if it is named.
+    """
+    held = val.in_memory()
+    if method != "auto":
+        calibrator = get_for_scores(method, from_logits=held.is_logits, **options)
+        return calibrator.fit(held.array, held.labels, ignore_index=held.ignore_index)
+    if options:
+        raise InputError(f"options {', '.join(options)} need a method, found method='auto'")
+    choice = choose(
+        held,
+        menu=_check_menu(menu, preserve_predictions),
+        folds=folds,
+        time_budget=time_budget,
+        seed=seed,
+        progress=progress,
+    )
+    shares = choice.shares
+    parts = {"members": list(shares), "weights": list(shares.values())} if shares else {}
+    calibrator = get(choice.method, from_logits=held.is_logits, **parts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        calibrator.fit(held.array, held.labels, ignore_index=held.ignore_index)
+    calibrator.choice_ = choice
+    return calibrator
+
+
+def choose(
+    val: Predictions,
+    *,
+    menu: Sequence[str] = MENU,
+    folds: int | None = None,
+    time_budget: float | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Choice:
+    """Measure every method of a menu on rows it was not fitted on. See `calibrate`."""
+    logits, target = rows_of(
+        val.array, val.labels, from_logits=val.is_logits, ignore_index=val.ignore_index
+    )
+    if len(target) < 2:
+        raise InputError(f"choosing a calibrator needs at least 2 rows, found {len(target)}")
+    if len(target) < _TOO_FEW:
+        warnings.warn(
+            f"{len(target)} rows are too few to choose a calibrator: chance decides; hold out at "
+            f"least {_TOO_FEW}, better {_FEW_ROWS:,}",
+            stacklevel=3,
+        )
+    parts = folds or (10 if len(target) < _FEW_ROWS else 2 if logits.numel() > _MANY_SCORES else 5)
+    parts = min(parts, len(target))
+    assigned = assign_folds(target.cpu().numpy(), parts, seed)
+    keep = MIXTURE in menu and logits.numel() * len(menu) <= _MOST_KEPT
+    measured: dict[str, HeldOut] = {}
+    shares: dict[str, float] = {}
+    figures: dict[str, tuple[float, float, float, str]] = {}
+    started = time.perf_counter()
+    with progress_bar("trying calibrators", len(menu), shown=progress) as advance:
+        for name in menu:
+            begun = time.perf_counter()
+            if time_budget is not None and begun - started > time_budget and measured:
+                figures[name] = (np.nan, np.nan, 0.0, "not tried: the time budget was spent")
+                continue
+            try:
+                if name == MIXTURE:
+                    shares = _mixture_shares(measured)
+                    measured[name] = mix_held_out(list(measured.values()), target, assigned)
+                else:
+                    measured[name] = hold_out(name, logits, target, assigned, keep_outputs=keep)
+                ece, ece_error = _mean_and_error(measured[name].errors)
+                note = ""
+            except InputError as error:
+                ece = ece_error = np.nan
+                note = str(error)
+            figures[name] = (ece, ece_error, time.perf_counter() - begun, note)
+            advance(1)
+    losses = {name: result.losses for name, result in measured.items()}
+    means = {name: float(each.mean()) for name, each in losses.items()}
+    best = min(means, key=lambda name: means[name])
+    errors_of = {name: _paired_error(each, losses[best]) for name, each in losses.items()}
+    simplest = next(n for n in menu if n in means and means[n] - means[best] <= errors_of[n])
+    candidates = tuple(
+        Candidate(
+            name,
+            means.get(name, np.nan),
+            errors_of.get(name, np.nan),
+            *figures[name][:3],
+            chosen=name == simplest,
+            note=figures[name][3],
+        )
+        for name in menu
+    )
+    return Choice(
+        simplest,
+        candidates,
+        len(target),
+        parts,
+        {"seed": seed},
+        shares if simplest == MIXTURE else {},
+    )
+
+
+def _check_menu(menu: Sequence[str] | None, preserve: bool) -> list[str]:
+    names = [n for n in MENU if n in CALIBRATORS] if menu is None else list(menu)
+    if "identity" not in names:
+        names.insert(0, "identity")
+    if MIXTURE in names[:-1]:
+        raise InputError("the mixture mixes the methods before it: put it last on the menu")
+    # A mixture of methods that keep every prediction keeps them too.
+    return [n for n in names if not preserve or n == MIXTURE or get(n).preserves_predictions]
+
+
+def _mixture_shares(measured: dict[str, HeldOut]) -> dict[str, float]:
+    """Return the shares of the methods in their mixture, without those it hardly needs."""
+    names = list(measured)
+    while True:
+        weights = stack_weights(np.stack([measured[name].losses for name in names]))
+        kept = [n for n, w in zip(names, weights, strict=True) if w >= _LEAST_SHARE]
+        if len(kept) == 1:
+            raise InputError(f"{kept[0]} alone is the best mixture")
+        if len(kept) == len(names):
+            return dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
+        names = kept
+
+
+def _mean_and_error(errors: list[float]) -> tuple[float, float]:
+    if not errors:
+        return np.nan, np.nan
+    spread = float(np.std(errors, ddof=1) / len(errors) ** 0.5) if len(errors) > 1 else 0.0
+    return float(np.mean(errors)), spread
+
+
+def _paired_error(losses: NDArray[np.float64], best: NDArray[np.float64]) -> float:
+    return float((losses - best).std(ddof=1) / len(losses) ** 0.5)

@@ -1,0 +1,242 @@
+"""Save and load calibrators: tensors as safetensors, the rest as JSON in the metadata.
+
+Nothing in a file is ever run. The method is a name looked up in the registry, its options
+are plain values that must fit the constructor's signature, and its tensors must be those
+of the method.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._version import __version__
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.registry import CALIBRATORS, get
+from calibrant.core.errors import InputError, first
+from calibrant.core.files import replace_file
+from calibrant.predictions.arrays import as_class_names
+from calibrant.predictions.files import check_file, explain_read_errors
+
+FORMAT = 1  # raised when older versions cannot read new files
+ENDING = ".safetensors"
+_KEY = "calibrant.calibrator"  # key in the metadata of the file
+_NOT_FINITE = "$float"  # JSON has no infinity and no NaN
+_MOST_CLASSES = 1 << 24
+
+
+def save(
+    calibrator: Calibrator,
+    path: str | os.PathLike[str],
+    *,
+    class_names: Sequence[str] | None = None,
+) -> Path:
+    """Write a fitted calibrator, whole or not at all.
+
+    Args:
+        calibrator: The calibrator.
+        path: The file, ending in ``.safetensors``.
+        class_names: The names of the classes. Default: None (those known from the fit).
+    """
+    from safetensors.torch import save_file
+
+    target = Path(path)
+    if target.suffix.lower() != ENDING:
+        raise InputError(
+            f"{target}: a calibrator is saved as {ENDING}, found the ending "
+            f"{target.suffix or '(none)'!r}"
+        )
+    if target.is_dir():
+        raise InputError(f"{target}: is a directory")
+    if not target.parent.is_dir():
+        raise InputError(f"{target}: the folder {target.parent} does not exist")
+    if not calibrator.is_fitted:
+        raise InputError(f"{calibrator.name} is not fitted: call fit before save")
+    options = calibrator.options()
+    if type(get(calibrator.name, **options)) is not type(calibrator):
+        raise InputError(
+            f"{type(calibrator).__name__} is not the calibrator registered as "
+            f"{calibrator.name!r}, so its file could not be loaded: register it, or save its "
+            "state_dict()"
+        )
+    names = calibrator.class_names_ if class_names is None else class_names
+    header = {
+        "format": FORMAT,
+        "version": __version__,
+        "method": calibrator.name,
+        "options": options,
+        "class_names": as_class_names(names, int(calibrator.num_classes_)),
+        "summary": calibrator.summary_,
+    }
+    # Tensors in a file may not share memory; clones never do.
+    tensors = {
+        key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for key, value in calibrator.state_dict().items()
+    }
+    with replace_file(target) as temporary:
+        save_file(tensors, temporary, metadata={_KEY: _to_text(header)})
+    return target
+
+
+def load(path: str | os.PathLike[str]) -> Calibrator:
+    """Load the calibrator in a file that `save` wrote; its class names are ``class_names_``.
+
+    Args:
+        path: The file.
+    """
+    file = check_file(path, (ENDING,))
+    with explain_read_errors(file):
+        header, tensors = _read(file)
+        _check_options(header["method"], header["options"])
+        calibrator = get(header["method"], **header["options"])
+        _check_tensors(calibrator, tensors)
+        calibrator.load_state_dict(tensors)
+        _check_output(calibrator)
+        calibrator.summary_ = header["summary"]
+        names = as_class_names(header["class_names"], int(calibrator.num_classes_))
+        calibrator.class_names_ = names
+    return calibrator
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata() or {}
+        if _KEY not in metadata:
+            held = first(repr(key) for key in sorted(opened.keys()))
+            raise InputError(
+                f"not a calibrator written by calibrant: it holds tensors {held or '(none)'} and "
+                "names no method; read predictions with Predictions.read"
+            )
+        header = _from_text(metadata[_KEY])
+        tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    return header, tensors
+
+
+def _from_text(text: str) -> dict[str, Any]:
+    header = json.loads(text, object_hook=_decode)
+    if not isinstance(header, dict):
+        raise InputError(f"damaged: its header should be a JSON object, found {header!r:.80}")
+    number = header.get("format")
+    if type(number) is not int or number < 1:
+        raise InputError(f"damaged: its format should be a positive number, found {number!r:.80}")
+    if number > FORMAT:
+        raise InputError(
+            f"written in format {number} by calibrant {header.get('version', '(unknown)')!s:.40}; "
+            f"this is calibrant {__version__}, which reads up to format {FORMAT}: upgrade calibrant"
+        )
+    wanted = {"method": str, "options": dict, "summary": dict, "class_names": (list, type(None))}
+    for key, kind in wanted.items():
+        if not isinstance(header.get(key), kind):  # type: ignore[arg-type]
+            raise InputError(f"damaged: its {key} cannot be {header.get(key)!r:.80}")
+    if header["method"] not in CALIBRATORS:
+        written = f"{header.get('version', '(unknown)')!s:.40}"
+        raise InputError(
+            f"its method is {header['method']!r:.80}, which calibrant {__version__} does not have; "
+            f"it was written by calibrant {written}"
+        )
+    return header
+
+
+def _to_text(header: dict[str, Any]) -> str:
+    try:
+        return json.dumps(_encode(header), allow_nan=False)
+    except TypeError as error:
+        raise InputError(f"the calibrator's options or summary do not fit JSON: {error}") from error
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, (Tensor, np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_NOT_FINITE: repr(value)}
+    if isinstance(value, dict):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(entry: dict[str, Any]) -> Any:
+    return float(entry[_NOT_FINITE]) if entry.keys() == {_NOT_FINITE} else entry
+
+
+def _check_options(method: str, options: dict[str, Any]) -> None:
+    """Raise an error unless names and types of options fit the method's constructor."""
+    kind = type(get(method))
+    known = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+    hints = typing.get_type_hints(kind.__init__)
+    for name, value in options.items():
+        if name not in known:
+            raise InputError(f"{method} has no option {name!r:.80}, only {first(known, 20)}")
+        if not _fits_hint(value, hints.get(name, Any)):
+            raise InputError(f"the option {name} of {method} cannot be {value!r:.80}")
+
+
+def _fits_hint(value: Any, hint: Any) -> bool:
+    """Return whether a JSON value fits a type hint."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits_hint(value, part) for part in parts)
+    if origin is typing.Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if origin is not None:
+        if isinstance(origin, type) and issubclass(dict, origin):
+            return isinstance(value, dict)
+        items = [part for part in parts if part is not Ellipsis]
+        return isinstance(value, list) and (
+            len(items) != 1 or all(_fits_hint(item, items[0]) for item in value)
+        )
+    if hint is Any or hint is object:
+        return True
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is hint
+
+
+def _check_tensors(calibrator: Calibrator, tensors: dict[str, Tensor]) -> None:
+    """Raise an error unless the tensors are those of the method."""
+    expected = calibrator.state_dict()
+    missing, unknown = expected.keys() - tensors.keys(), tensors.keys() - expected.keys()
+    if missing or unknown:
+        raise InputError(
+            f"damaged: {calibrator.name} has tensors {first(sorted(expected), 12)}; missing "
+            f"{first(sorted(missing)) or 'none'}, unknown {first(sorted(unknown)) or 'none'}"
+        )
+    for key, value in tensors.items():
+        # Loading would convert one type to another silently.
+        if value.is_floating_point() != expected[key].is_floating_point():
+            raise InputError(f"damaged: {key} should be {expected[key].dtype}, found {value.dtype}")
+        if value.is_floating_point() and bool(torch.isnan(value).any()):
+            raise InputError(f"damaged: {key} holds NaN")
+    classes = tensors["num_classes_"]
+    if classes.ndim or not 2 <= int(classes) <= _MOST_CLASSES:
+        raise InputError(f"damaged: num_classes_ cannot be {classes.tolist()!r:.80}")
+
+
+def _check_output(calibrator: Calibrator) -> None:
+    """Map one row, which fails if tensors have wrong shapes."""
+    width, classes = calibrator.input_width, int(calibrator.num_classes_)
+    row = torch.linspace(-1.0, 1.0, width).unsqueeze(0)
+    row = row.reshape(1, width, 1, 1).expand(1, width, 4, 4) if calibrator.dense_only else row
+    with torch.no_grad():
+        mapped = calibrator(row if calibrator.from_logits else row.softmax(1))
+    wanted = (1, classes, *row.shape[2:])
+    if tuple(mapped.shape) != wanted or not bool(torch.isfinite(mapped).all()):
+        given = "features" if calibrator.takes_features else "logits"
+        raise InputError(
+            f"damaged: its tensors do not make a {calibrator.name} of {classes} classes: a row of "
+            f"{width} {given} gives shape {tuple(mapped.shape)}"
+        )

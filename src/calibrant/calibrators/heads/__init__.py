@@ -1,0 +1,1 @@
+"""Heads: calibrators that replace a network's last layer and take its features."""

@@ -1,0 +1,1 @@
+"""Calibrators of logits, one a file, each named by its canonical name."""

@@ -1,0 +1,1 @@
+"""Numerical solvers that calibrators share."""

@@ -1,0 +1,1 @@
+"""What every room uses: errors, the registry, method text, files, progress, threads."""

@@ -1,0 +1,1 @@
+"""Groups of rows: read them from a file, compute their figures, test each for a gap."""

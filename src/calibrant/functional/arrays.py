@@ -1,0 +1,79 @@
+"""Arrays of NumPy and PyTorch: conversion, and a walk through their rows in blocks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.core.errors import InputError
+
+Array: TypeAlias = "Tensor | NDArray[Any]"
+
+# Half a million values stay in the cache of one core and amortise a call's overhead.
+BLOCK_VALUES = 1 << 19
+
+
+def rows_per_block(shape: Sequence[int], values: int = BLOCK_VALUES) -> int:
+    """Return how many rows of an array of this shape hold about ``values`` values; at least 1."""
+    return max(1, values // max(1, math.prod(shape[1:])))
+
+
+def row_slices(shape: Sequence[int], values: int = BLOCK_VALUES) -> Iterator[slice]:
+    """Cut the rows of an array of this shape into slices of about ``values`` values each."""
+    step = rows_per_block(shape, values)
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
+
+
+def row_blocks(array: Array, values: int = BLOCK_VALUES) -> Iterator[tuple[int, Array]]:
+    """Yield views of consecutive rows, each with the index of its first row."""
+    for rows in row_slices(array.shape, values):
+        yield rows.start, array[rows]
+
+
+def to_tensor(values: Array, *, widen: bool = True) -> Tensor:
+    """Return a tensor that shares the array's memory wherever PyTorch can; never write to it.
+
+    Args:
+        values: A tensor (returned detached) or a NumPy array of numbers.
+        widen: Convert 16- to 64-bit unsigned integers, for which PyTorch lacks most operations,
+            to int64. Without it they keep their dtype.
+    """
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputError(
+            f"expected an array of numbers, found dtype {array.dtype}; convert it first, "
+            "for example with .astype('float32')"
+        )
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("="))
+    if widen and array.dtype in (np.uint16, np.uint32, np.uint64):
+        array = array.astype(np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():  # of a read-only array, such as a memory map
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+def as_numpy(array: Array) -> NDArray[Any]:
+    """Return the array as NumPy on the CPU; bfloat16, which NumPy lacks, becomes float32."""
+    if isinstance(array, np.ndarray):
+        return array
+    array = array.detach().cpu()
+    if array.dtype == torch.bfloat16:
+        array = array.float()
+    return array.numpy()

@@ -1,0 +1,125 @@
+"""Format numbers for readers: the pictures, the page and the terminal use the same rules.
+
+``assets/js/format.js`` follows them too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import NormalDist
+
+NOTHING = "–"
+DEFAULT_LEVEL = 0.95
+PERCENT_FIGURES = frozenset({"accuracy", "miou"})
+_LIMITS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75)  # of lines that show a gap
+
+
+def number(value: float | None) -> str:
+    """Format a score with about four digits: ``0.0312``, ``1.234``, ``∞``; a dash for no value."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    if size >= 1000:
+        text = f"{value:,.0f}"
+    elif size >= 1:
+        text = f"{value:.3f}"
+    elif size >= 0.001 or size == 0:
+        text = f"{value:.4f}"
+    else:
+        text = f"{value:.2g}"
+    return text.replace("-", "−", 1) if value < 0 else text
+
+
+def percent(share: float | None) -> str:
+    """Format a share as a percentage, with more digits near 0% and 100%: ``0.12%``, ``99.97%``."""
+    if share is None or math.isnan(share):
+        return NOTHING
+    hundredths = 100 * share
+    size = abs(hundredths)
+    if size == 0:
+        return "0%"
+    if size < 1:
+        text = f"{hundredths:.2g}"
+    elif 99 < size < 100:
+        text = f"{hundredths:.2f}"
+    else:
+        text = f"{hundredths:.1f}".removesuffix(".0")
+    return text.replace("-", "−", 1) + "%"
+
+
+def points(share: float) -> str:
+    """Format a signed difference of two shares in percentage points: ``+4.8``, ``−0.25``."""
+    hundredths = 100 * share
+    digits = 1 if abs(hundredths) >= 1 else 2
+    return f"{hundredths:+.{digits}f}".replace("-", "−")
+
+
+def probability(p_value: float) -> str:
+    """Format a p-value: ``p < 0.001``, ``p = 0.012``."""
+    if math.isnan(p_value):
+        return "p unknown"
+    return "p < 0.001" if p_value <= 0.001 else f"p = {p_value:.3f}"
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """Format a figure by its kind: shares as percentages, everything else as scores."""
+    if name not in PERCENT_FIGURES:
+        return number(value)
+    text = percent(value)
+    return text if "." in text or text == NOTHING else text.replace("%", ".0%")
+
+
+def difference_text(name: str, value: float) -> str:
+    """Format a signed difference of a figure: shares in points, everything else as scores."""
+    text = _format_signed(name, value)
+    return f"{text} points" if name in PERCENT_FIGURES and math.isfinite(value) else text
+
+
+def range_text(name: str, low: float, high: float) -> str:
+    """Format the interval of a difference: ``−0.28 to −0.21``, ``−0.5 to +0.1 points``."""
+    return f"{_format_signed(name, low)} to {difference_text(name, high)}"
+
+
+def _format_signed(name: str, value: float) -> str:
+    if math.isfinite(value) and name in PERCENT_FIGURES:
+        return points(value) if value else "0.00"
+    if math.isfinite(value) and 0 < abs(value) < 0.001:
+        # Two digits, never 1e-05, which is hard to compare in a column.
+        digits = min(1 - math.floor(math.log10(abs(value))), 7)
+        return f"{value:+.{digits}f}".replace("-", "−")
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def shorten(text: str, longest: int) -> str:
+    """Cut a text to at most ``longest`` characters, with an ellipsis if it was longer."""
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
+def level_share(settings: Mapping[str, object]) -> float:
+    """Return the confidence level of the intervals as a share: 0.95."""
+    share = settings.get("confidence_level", DEFAULT_LEVEL)
+    return float(share) if isinstance(share, int | float) else DEFAULT_LEVEL
+
+
+def level(settings: Mapping[str, object]) -> str:
+    """Format the confidence level of the intervals: ``95%``."""
+    return percent(level_share(settings))
+
+
+def deviations(settings: Mapping[str, object]) -> float:
+    """Return the half-width of that level's interval in standard deviations: 1.96 for 95%."""
+    return NormalDist().inv_cdf(0.5 + level_share(settings) / 2)
+
+
+def choose_gap_limit(reach: float) -> float:
+    """Return a round length, at least ``reach``, of a line from 0 to overconfident."""
+    return next((limit for limit in _LIMITS if limit >= reach), 1.0)
+
+
+def place_gap(gap: float, limit: float) -> float:
+    """Return the place of a gap on the line from −limit to limit, in percent; 50 for NaN."""
+    gap = 0.0 if gap != gap else min(max(gap, -limit), limit)
+    return round(50 + 50 * gap / limit, 2)

@@ -1,0 +1,321 @@
+"""The commands of the bench: run, status, table, list, pack, merge."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+
+import pytest
+from typer.testing import CliRunner
+
+from calibrant.bench import Store, Suite
+from calibrant.cli import app
+from tests.helpers.bench_cases import TINY
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs of a suite of four, made by the command."""
+    folder = tmp_path_factory.mktemp("bench-cli")
+    path = folder / "tiny.yaml"
+    path.write_text(TINY.format(seeds=[0, 1], epochs=1, keep="predictions"))
+    out = folder / "out"
+    result = run("run", path, "-o", out, "--seeds", "0", "--json")
+    assert result.exit_code == 0, result.output
+    return path, out, result
+
+
+def test_run_tells_what_happens_as_json(made):
+    lines = [json.loads(line) for line in made[2].stdout.splitlines()]
+    kinds = [line["event"] for line in lines]
+    assert kinds[0] == "plan"
+    assert kinds.count("done") == 2
+    counts = {"done": 2, "before": 0, "failed": 0, "left": 0, "waiting": 0}
+    assert lines[-1] == {"event": "end", **counts}
+
+
+def test_run_says_in_a_line_what_became_and_quiet_says_nothing(made):
+    path, out, _ = made
+    result = run("run", path, "-o", out, "--only", "brier/seed=0")
+    assert (result.exit_code, result.stdout) == (0, "tiny: 1 made before\n")
+    result = run("run", path, "-o", out, "--limit-minutes", "0")
+    assert result.stdout == "tiny: 2 made before, 2 left\n"
+    result = run("run", path, "-o", out, "--seeds", "0-0", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_compiling_is_of_the_machine_and_leaves_the_runs_their_keys(made, monkeypatch):
+    import calibrant.bench
+
+    path, out, _ = made
+    seen = {}
+
+    def run_suite(suite, output, **how):
+        seen.update(how["machine"])
+        raise SystemExit
+
+    monkeypatch.setattr(calibrant.bench, "run_suite", run_suite)
+    run("run", path, "-o", out)
+    assert seen["compile"] is None
+    run("run", path, "-o", out, "--compile")
+    assert seen["compile"] is True
+    (_, spec), *_ = Suite.read(path).specs
+    changed = spec.on_machine(**seen)
+    assert (changed.config.compile, changed.key) == (True, spec.key)
+
+
+def test_status_counts_and_estimates(made):
+    path, out, _ = made
+    result = run("status", out)
+    assert "tiny: 2 of 4 done, 0 running, 0 failed, 2 waiting" in result.stdout
+    assert "time left: about" in result.stdout
+    found = json.loads(run("status", out, "--suite", path, "--seeds", "1", "--json").stdout)
+    assert (found["done"], len(found["waiting"]), found["total"]) == (0, 2, 2)
+    assert found["seconds_left"] > 0
+
+
+@pytest.mark.parametrize(
+    ("form", "sign"),
+    [("markdown", "| method"), ("latex", r"\toprule"), ("csv", ","), ("html", "<table")],
+)
+def test_table_in_every_form(made, tmp_path, form, sign):
+    result = run("table", made[1], "--format", form, "-m", "ece")
+    assert result.exit_code == 0, result.output
+    assert sign in result.stdout
+    assert "brier" in result.stdout
+    result = run("table", made[1], "--format", form, "-m", "ece", "-o", tmp_path / "t")
+    assert sign in (tmp_path / "t").read_text(encoding="utf-8")
+
+
+def test_table_of_calibrators_says_by_which_option_the_method_is_named(made):
+    result = run("table", made[1], "--down", "calibrator")
+    assert result.exit_code == 2
+    assert "say which with --method (cross_entropy, brier)" in " ".join(result.stderr.split())
+    shown = run("table", made[1], "--down", "calibrator", "--method", "brier")
+    assert "| temperature |" in shown.stdout
+
+
+def test_table_names_the_calibrators_it_does_not_show(tmp_path):
+    path, out = tmp_path / "more.yaml", tmp_path / "out"
+    text = TINY.format(seeds=[0], epochs=1, keep="predictions")
+    path.write_text(text.replace("calibrators: [", "calibrators: [vector, "))
+    assert run("run", path, "-o", out).exit_code == 0
+    line = "Also measured: after vector (`--calibrator NAME` shows it)."
+    assert line in run("table", out).stdout
+    assert "NLL, after vector" in run("table", out, "-m", "nll", "--calibrator", "vector").stdout
+
+
+def test_every_suite_that_was_run_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    out = tmp_path / "out"
+    for name, methods in (("mine", "brier"), ("small one", "cross_entropy")):
+        path = tmp_path / "a.yaml"
+        path.write_text(text.replace("name: tiny", f"name: {name}"))
+        assert run("run", path, "-o", out, "--only", methods).exit_code == 0
+        path.unlink()
+    assert "mine: 2 of 2 done" in run("status", out, "--suite", "mine").stdout
+    assert "small one: 2 of 2 done" in run("status", out, "--suite", "small one").stdout
+    assert run("status", out).stdout == run("status", out, "--suite", "small one").stdout
+    assert "| brier |" in run("table", out, "--suite", "mine").stdout
+    lost = run("table", out, "--suite", "mien")
+    assert lost.exit_code == 2
+    said = " ".join(lost.stderr.split())
+    assert "no suite is called 'mien'. Did you mean mine" in said
+    assert "All: mine, small_one, " in said
+    assert "digits" in said
+
+
+def test_a_shipped_suites_name_means_another_only_where_that_was_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, path = tmp_path / "out", tmp_path / "a.yaml"
+    text = TINY.format(seeds=[0], epochs=1, keep="rows").replace("name: tiny", "name: digits-short")
+    path.write_text(text)
+    shipped = Suite.read("digits-short")
+
+    def named():
+        return Suite.read("digits-short", out).text
+
+    assert run("run", path, "-o", out, "--limit-minutes", "0").exit_code == 0
+    assert named() == text != shipped.text
+    assert run("run", "digits-short", "-o", out, "--limit-minutes", "0").exit_code == 0
+    assert named() == shipped.text
+    assert not list((out / "suites").glob("*.yaml"))
+    assert Suite.read(out / "suite.yaml").text == shipped.text
+
+
+def test_a_folder_of_suites_that_is_somebodys_own_is_left_alone(tmp_path):
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    own, other = tmp_path / "out" / "suites" / "tiny.yaml", tmp_path / "other.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(text + "# a draft\n")
+    other.write_text(text)
+    for path in (other, own):
+        assert run("run", path, "-o", tmp_path / "out", "--limit-minutes", "0").exit_code == 0
+        assert own.read_text() == text + "# a draft\n"
+        assert list(own.parent.iterdir()) == [own]
+    assert Suite.read("tiny", tmp_path / "out").text == own.read_text()
+
+
+def test_the_suite_measured_beside_another_is_found_too(tmp_path):
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(text.replace("name: tiny", f"name: {name}"))
+    found = [tmp_path / f"{name}.yaml" for name in ("one", "two")]
+    run("run", found[0], "--with", found[1], "-o", tmp_path / "out", "--limit-minutes", "0")
+    assert Suite.read("two", tmp_path / "out").name == "two"
+
+
+@pytest.mark.slow
+def test_progress_has_the_names_of_the_suite(tmp_path):
+    path = tmp_path / "named.yaml"
+    text = TINY.format(seeds=[0], epochs=1, keep="rows")
+    path.write_text(text.replace("brier: {loss: brier}", "ours: {loss: 'focal(gamma=2)+0.1*mdca'}"))
+    result = run("run", path, "-o", tmp_path / "out", "--only", "ours")
+    assert "1/1 done: ours: digits mlp focal(gamma=2)+0.1*mdca seed 0, " in result.stderr
+    told = run("run", path, "-o", tmp_path / "out", "--on", "pool", "--json").stdout.splitlines()
+    done = [json.loads(line) for line in told if '"done"' in line]
+    assert done[0]["method"] == "cross_entropy"
+
+
+def test_report_is_a_page(made, tmp_path):
+    result = run("report", made[1], "-o", tmp_path / "page.html")
+    assert (result.exit_code, result.stdout) == (0, f"report: {tmp_path / 'page.html'}\n")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "tiny" in text
+    assert "brier" in text
+
+
+def test_list_names_the_shipped_suites():
+    assert "digits-short" in run("list").stdout
+    assert json.loads(run("list", "--json").stdout)["digits"]
+
+
+def test_what_is_packed_is_merged_elsewhere(made, tmp_path):
+    path, out, _ = made
+    archive = tmp_path / "a.tar.gz"
+    result = run("pack", out, archive, "--json")
+    counts = json.loads(result.stdout)
+    assert (counts["runs"], counts["bytes"]) == (2, archive.stat().st_size)
+    with tarfile.open(archive) as tar:
+        assert not [name for name in tar.getnames() if "predictions" in name]
+    there = tmp_path / "there"
+    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["runs"] == 2
+    assert json.loads(run("merge", archive, out, "--into", there, "--json").stdout) == {
+        "results": 0,
+        "runs": 0,
+        "failed": 0,
+        "choices": 0,
+    }
+    assert Store(there / "store").frame().equals(Store(out / "store").frame())
+    again = run("run", path, "-o", there, "--seeds", "0")
+    assert again.stdout == "tiny: 2 made before\n"
+    only_rows = tmp_path / "rows"
+    run("merge", out / "store", "--into", only_rows, "--compact", "--quiet")
+    assert len(Store(only_rows / "store").files()) == 1
+    result = run("run", path, "-o", only_rows, "--seeds", "0")
+    assert result.stdout == "tiny: 2 made before\n"
+
+
+def test_choices_travel_and_none_is_overwritten(made, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(made[1], out)
+    (out / "choices").mkdir()
+    (out / "choices" / "tiny-0123456789ab.json").write_text('{"chosen": 1}')
+    archive, there = tmp_path / "a.tar", tmp_path / "there"
+    assert json.loads(run("pack", out, archive, "--json").stdout)["choices"] == 1
+    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["choices"] == 1
+    kept = there / "choices" / "tiny-0123456789ab.json"
+    assert kept.read_text() == '{"chosen": 1}'
+    kept.write_text('{"chosen": 2}')
+    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["choices"] == 0
+    assert kept.read_text() == '{"chosen": 2}'
+
+
+def test_predictions_that_were_kept_travel_when_asked(made, tmp_path):
+    run("pack", made[1], tmp_path / "a.tar", "--predictions")
+    run("merge", tmp_path / "a.tar", "--into", tmp_path / "there")
+    kept = sorted(path.name for path in tmp_path.glob("there/runs/*/predictions/*"))
+    parts = ("test-largest.npy", "test.safetensors")
+    parts += ("validation-largest.npy", "validation.safetensors")
+    assert kept == [name for name in parts for _ in range(2)]
+    result = run("run", made[0], "-o", tmp_path / "there", "--seeds", "0")
+    assert result.stdout == "tiny: 2 made before\n"
+
+
+def test_failures_travel_and_an_unfinished_run_gives_way_to_an_ended_one(made, tmp_path):
+    _, out, _ = made
+    there, key = tmp_path / "there", next(out.glob("runs/*/run.json")).parent.name
+    shutil.copytree(out, tmp_path / "copy")
+    (tmp_path / "copy" / "failed").mkdir()
+    (tmp_path / "copy" / "failed" / f"{'0' * 16}.json").write_text('{"kind": "error"}')
+    (tmp_path / "copy" / "failed" / f"{key}.json").write_text("{}")  # done since
+    (there / "runs" / key).mkdir(parents=True)
+    (there / "runs" / key / "config.yaml").write_text("epochs: 3")
+    found = json.loads(run("merge", tmp_path / "copy", "--into", there, "--json").stdout)
+    assert (found["runs"], found["failed"]) == (2, 1)
+    assert (there / "runs" / key / "run.json").is_file()
+    assert not (there / "failed" / f"{key}.json").exists()
+
+
+def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
+    archive = tmp_path / "bad.tar"
+    names = ["../outside", "/outside", "runs/../../outside", f"runs/{'0' * 16}/../../x.json"]
+    with tarfile.open(archive, "w") as tar:
+        for name in [*names, "store/x.parquet"]:
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            tar.addfile(info, io.BytesIO(b"abc"))
+    with pytest.warns(UserWarning, match="not taken"):
+        result = run("merge", archive, "--into", tmp_path / "in" / "there")
+    assert result.exit_code == 0
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != archive]
+    assert not os.path.exists("/outside")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "digts"), "Did you mean digits"),
+        (("run", "digits", "--seeds", "x"), "--seeds takes whole numbers"),
+        (("run", "digits", "--only", "nothing"), "no run of suite digits"),
+        (("run", "digits", "--on", "moon"), "no place for runs is called 'moon'"),
+        (("status", "nowhere"), "nowhere: no such folder"),
+        (("status", "."), "add --suite"),
+        (("pack", "nowhere", "a.tar"), "no such folder"),
+        (("pack", ".", "a.zip"), "an archive ends in"),
+        (("merge", "nowhere.tar", "--into", "x"), "no such file"),
+        (("merge", "damaged.tar", "--into", "x"), "damaged"),
+        (("table", "nowhere", "--suite", "digits", "--format", "pdf"), "--format is one of"),
+    ],
+)
+def test_wrong_input_is_a_line_and_exit_code_2(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged.tar").write_bytes(b"nothing")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_a_failed_run_is_told_and_the_exit_code_says_so(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        "defaults: {epochs: 1, batch_size: 400, device: cpu}\n"
+        f"methods: {{lost: {{data: 'folder:{tmp_path}/nowhere'}}, wild: {{lr: 1.0e+18}}}}\n"
+    )
+    result = run("run", path, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "error: folder:" in result.stderr
+    assert "--retry" in result.stderr
+    result = run("run", path, "-o", tmp_path / "out", "--only", "wild")
+    assert (result.exit_code, "diverged" in result.stderr) == (0, True)
+    assert result.stdout == "suite: 1 diverged\n"  # a result, which is told apart from a failure
+    assert "0 of 2 done, 0 running, 2 failed" in run("status", tmp_path / "out").stdout

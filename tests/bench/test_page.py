@@ -1,0 +1,142 @@
+"""The page of a suite: complete in itself, and escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from calibrant.bench.suite.suite import Suite
+from calibrant.bench.tables.page import Section, describe_coverage, render_page, write_page
+from calibrant.bench.tables.results import collect_results
+from calibrant.core.errors import InputError
+from tests.helpers.bench_frames import PUBLISHED, frame_of, small
+
+VALUES = {
+    "cross_entropy": [0.033, 0.034, 0.032],
+    "acls": [0.013, 0.0138, 0.0121],
+    "mbls": [0.014, None, None],
+    ("acls", "temperature"): [0.01, 0.01, 0.012],
+    ("acls", "vector"): [0.01, 0.01, 0.012],
+    ("acls", "none", "ece", "test:fog:3"): [0.1, 0.11, 0.12],
+    ("acls", "none", "ood_auroc", "ood:cifar100"): [0.9, 0.91, 0.92],
+}
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"><style>a{}</style><script>x()</script></svg>'
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.ids = [], [], "", set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *each) for each in attrs]
+        self.ids |= {value for name, value in attrs if name == "id"}
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def page():
+    suite = small(
+        name="acls",
+        more=f"published: {{file: {PUBLISHED}, paper: acls, tables: [Table 3]}}\n"
+        "after: [shift, ood: {calibrators: [vector]}]",
+    )
+    text = render_page(
+        suite,
+        frame_of(suite, VALUES, seconds=31.0),
+        pictures={"A <b>picture": SVG},
+        sections=[Section("more", "More & more", "What else there is.", "<p>as <i>it</i> is</p>")],
+    )
+    found = Page()
+    found.feed(text)
+    return text, found
+
+
+def test_tables_sections_and_coverage_are_there(page):
+    _, found = page
+    for name in ("coverage", "tables", "more", "pictures", "suite"):
+        assert name in found.ids
+    assert "7 of 12 runs are done." in found.text
+    assert "cifar10, resnet50: mbls (1 of 3), focal" in found.text
+    for title in ("Figures of the test rows", "ECE after every calibrator", "Under corruptions"):
+        assert title in found.text
+    assert "Rows of another data set" in found.text
+    assert "More & more" in found.text
+    assert "i" in found.tags
+    assert "1.12" in found.text  # the published figure
+
+
+def test_links_within_the_page_lead_somewhere(page):
+    _, found = page
+    links = [value for _, name, value in found.attributes if name == "href"]
+    assert links
+    assert all(link.startswith("#") and link[1:] in found.ids for link in links)
+
+
+def test_nothing_is_fetched_and_only_its_own_script_runs(page):
+    text, found = page
+    assert found.tags.count("script") == 1
+    sources = [value for _, name, value in found.attributes if name in ("src", "srcset")]
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    policy = next(
+        value for _, name, value in found.attributes if name == "content" and "src" in value
+    )
+    assert "default-src 'none'" in policy
+    assert "*" not in policy
+    assert "http" not in policy
+    for tag in ("style", "script"):
+        inside = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)[1]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert not [each for each in found.attributes if each[1] == "style" or each[1].startswith("on")]
+
+
+def test_pictures_are_images(page):
+    _, found = page
+    (source,) = [value for tag, name, value in found.attributes if (tag, name) == ("img", "src")]
+    assert base64.b64decode(source.partition(",")[2]).decode() == SVG
+    assert "A <b>picture" in found.text
+
+
+def test_hostile_names_stay_text():
+    name = "<img src=x onerror=alert(1)>"
+    suite = Suite.parse(
+        f'name: "{name}"\nabout: "{name}"\ndefaults: {{model: resnet18, data: cifar10}}\n'
+        f'seeds: [0]\nmethods: {{cross_entropy: {{}}, "{name}": {{loss: focal}}}}\n'
+    )
+    found = Page()
+    found.feed(render_page(suite, frame_of(suite, {"cross_entropy": [0.1], name: [0.2]})))
+    assert "img" not in found.tags
+    assert name in found.text
+
+
+def test_a_suite_without_runs_has_a_page():
+    suite = small(name="acls")
+    frame = frame_of(suite, VALUES).iloc[:0]
+    text = render_page(suite, frame)
+    assert "0 of 12 runs are done." in text
+
+
+def test_coverage_counts_runs_once():
+    suite = small()
+    told = describe_coverage(collect_results(suite, frame_of(suite, VALUES)))
+    assert told["line"] == "7 of 12 runs are done."
+    assert told["percent"] == pytest.approx(58.3)
+
+
+def test_written_whole_and_the_same_again(tmp_path):
+    suite = small()
+    frame = frame_of(suite, VALUES)
+    path = write_page(suite, frame, tmp_path / "new" / "bench.html")
+    first = path.read_bytes()
+    assert write_page(suite, frame, path).read_bytes() == first
+    assert [one.name for one in path.parent.iterdir()] == ["bench.html"]
+    with pytest.raises(InputError, match="is a folder"):
+        write_page(suite, frame, tmp_path)

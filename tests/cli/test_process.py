@@ -1,0 +1,87 @@
+"""The command as a process of its own: streams, exit codes, imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("process") / "small.npz"
+    rng = np.random.default_rng(0)
+    np.savez(path, logits=rng.normal(size=(200, 3)), labels=rng.integers(0, 3, 200))
+    return path
+
+
+def calibrant(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "calibrant", *map(str, arguments)],
+        capture_output=True,
+        env={**os.environ, **environment},
+        timeout=180,
+        check=False,
+    )
+
+
+def test_json_is_utf8_on_a_stream_that_is_not_and_the_threshold_sets_the_code(file):
+    done = calibrant(
+        *("evaluate", file, "--json", "--no-intervals", "--fail-above", "ece=0.001"),
+        PYTHONIOENCODING="ascii",
+    )
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["num_rows"] == 200
+    assert done.stderr.startswith(b"failed: ece is ")
+
+
+def test_words_are_plain_where_signs_cannot_be_shown(file):
+    done = calibrant("evaluate", file, "--resamples", "100", "-m", "ece", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode("ascii")
+    assert "?" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_damaged_file_has_no_traceback(tmp_path):
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(b"PK\x03\x04 not really")
+    done = calibrant("evaluate", path)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"error: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_closed_pipe_is_silent(file):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "calibrant", "evaluate", file, "--json", "--no-intervals"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=180,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_and_version_import_nothing_heavy(argument):
+    code = (
+        "import sys\n"
+        "from calibrant.cli import main\n"
+        f"sys.argv = ['calibrant', {argument!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=180, capture_output=True)
