@@ -21,7 +21,9 @@ A claim is a comparison: ``left`` has a better figure than ``right``. Its test s
 - or ``correlation``: two metrics that go together over methods and ``calibrator``s, and
   ``against``, a third that goes with the second less.
 
-``here`` says what is not as in the paper: by suite, or of every suite but the paper's own.
+``protocol`` names the settings of the paper's own runs in ``protocols.yaml`` (default: those of the
+paper). What differs in ours is derived from them; ``here`` adds what settings do not tell, by
+suite, or for every suite but the paper's own.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ from typing import Any
 
 from calibrant.bench.tables.formatting import check_metric, higher_is_better
 from calibrant.core.errors import InputError, no_such
+from replication.claims.conditions import read_protocols
 from replication.published import PAPERS
 
 FILE = Path(__file__).parents[1] / "claims.yaml"
 KEYS = ("id", "paper", "where", "says", "suites", "test")
-MAY_SAY = ("here",)
+OPTIONAL_KEYS = ("here", "protocol")
 TEST_KEYS = (
     "metric",
     "better",
@@ -102,6 +105,7 @@ class Claim:
     suites: tuple[str, ...]
     test: Test
     here: Mapping[str, str] = field(default_factory=dict)  # by suite: what differs from the paper
+    protocol: str = ""  # of protocols.yaml: how the paper made the runs it rests on
 
 
 def read_claims(path: str | Path | None = None) -> tuple[Claim, ...]:
@@ -129,7 +133,7 @@ def parse(found: Mapping[str, Any]) -> Claim:
     """A claim from its mapping; unknown words are errors."""
     name = str(found.get("id", "?"))
     try:
-        _known(found, (*KEYS, *MAY_SAY))
+        _known(found, (*KEYS, *OPTIONAL_KEYS))
         for key in KEYS:
             if key not in found:
                 raise InputError(f"{key} is missing")
@@ -143,6 +147,7 @@ def parse(found: Mapping[str, Any]) -> Claim:
             suites=_several(found["suites"]),
             test=_test(found["test"]),
             here=_here(found),
+            protocol=_protocol(found),
         )
     except InputError as error:
         raise InputError(f"claim {name}: {error}") from None
@@ -251,6 +256,13 @@ def _here(found: Mapping[str, Any]) -> dict[str, str]:
         told = {suite: told for suite in _several(found["suites"]) if suite != found["paper"]}
     _known(told, _several(found["suites"]))
     return {suite: " ".join(str(words).split()) for suite, words in told.items()}
+
+
+def _protocol(found: Mapping[str, Any]) -> str:
+    name = str(found.get("protocol", found["paper"]))
+    if name not in read_protocols():
+        raise no_such("protocol", name, read_protocols())
+    return name
 
 
 def _known(found: Mapping[str, Any], keys: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from replication.claims.comparisons import (
     methods_of,
     planned_comparisons,
 )
+from replication.claims.conditions import compare_conditions, read_protocols
 from replication.claims.correlations import correlated
 from replication.claims.outcome import Outcome, stand
 from replication.claims.power import (
@@ -65,7 +66,9 @@ def judge(claims: Iterable[Claim], frame: pd.DataFrame, suites: Iterable[Suite])
     for claim in claims:
         own = [tested(claim, found[name], found.values()) for name in claim.suites if name in found]
         begun: list[Outcome] = []
-        for one in own:
+        # Runs that did not train the paper's method are shown only where there are no others.
+        evidence = [one for one in own if one.begun and not one.conditions.disqualified]
+        for one in evidence or own:
             if one.begun and not any(one.evidence <= other.evidence for other in begun):
                 begun.append(one)
         waiting = sorted(own, key=lambda one: math.inf if one.minutes is None else one.minutes)
@@ -85,6 +88,32 @@ def joined(suites: Sequence[Suite]) -> Suite:
 
 def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome:
     """A claim's outcome by the runs of one suite; ``others`` tell how far settings spread."""
+    return with_conditions(compare_runs(claim, results, others), results)
+
+
+def with_conditions(outcome: Outcome, results: Results) -> Outcome:
+    """An outcome with how its runs differ from the paper's; unchanged where it has none."""
+    claim, test = outcome.claim, outcome.claim.test
+    if not outcome.begun:
+        return outcome
+    places = {place for one in outcome.comparisons for place in one.places}
+    if test.correlation:
+        wanted = methods_of(test, results)
+        places = {place for place in results.planned if place[1] in wanted}
+    by_seeds = test.pairs == "seeds" and not test.correlation
+    conditions = compare_conditions(
+        read_protocols()[claim.protocol],
+        results,
+        places,
+        parts=(test.left.part, test.right.part),
+        seeds=min(len(one.gains) for one in outcome.comparisons) if by_seeds else None,
+        note=claim.here.get(outcome.suite, ""),
+    )
+    return replace(outcome, conditions=conditions)
+
+
+def compare_runs(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome:
+    """What the comparisons of one suite's runs say, whatever the paper's conditions were."""
     if claim.test.correlation:
         return correlated(claim, results)
     wanted = methods_of(claim.test, results)

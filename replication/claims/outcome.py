@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from calibrant.bench.tables.statistics import FEWEST, LEVEL, Paired
 from replication.claims.claim import Claim
 from replication.claims.comparisons import Comparison
+from replication.claims.conditions import Conditions
 from replication.claims.costs import Cost
+from replication.claims.verdicts import HOLDS, OPEN
+
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+SEEN, NOT_SEEN = "seen here", "not seen here"
+NOT_DECIDED = "not decided"
+STATUSES = (REPRODUCED, NOT_REPRODUCED, SEEN, NOT_SEEN, NOT_DECIDED)
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Outcome:
 
     claim: Claim
     suite: str
-    status: str  # holds, fails, not decided
+    finding: str  # what the test says: holds, fails, not decided
     reason: str
     metric: str
     effect: float | None = None
@@ -36,6 +43,18 @@ class Outcome:
     seeds: int | None = None  # in all, that would decide the effect seen; None: not known
     beyond: bool = False  # whether that takes more than 1,000, of which the cost is then
     cost: Cost | None = None  # of what lacks; None: not known
+    conditions: Conditions = field(
+        default_factory=Conditions
+    )  # how our runs differ from the paper's
+
+    @property
+    def status(self) -> str:
+        """One of `STATUSES`: what our runs say of the claim, given how they were made."""
+        if self.finding == OPEN or self.conditions.disqualified:
+            return NOT_DECIDED
+        if self.conditions.differences:
+            return SEEN if self.finding == HOLDS else NOT_SEEN
+        return REPRODUCED if self.finding == HOLDS else NOT_REPRODUCED
 
     @property
     def minutes(self) -> float | None:

@@ -8,12 +8,15 @@ from html import escape
 from typing import Any
 
 from calibrant.bench.tables.formatting import label, number, parts_of, unit
-from replication.claims.outcome import Outcome
+from replication.claims.outcome import NOT_DECIDED, STATUSES, Outcome
 from replication.claims.power_analysis import MOST
-from replication.claims.verdicts import FAILS, HOLDS, OPEN
 from replication.published import PAPERS
 
+HEADS = ("claim", "suite", "outcome", "gain", "why", "differs from the paper")
 LEGEND = (
+    "*Reproduced* and *not reproduced*: our runs were made as the paper made its own. *Seen here* "
+    "and *not seen here*: they differ in data, network, length, batch, tuning or number of seeds, "
+    "as the last column says. *Not decided*: too little evidence, or runs of another method. "
     "The gain is what the claim's method gains over the others, in the claim's direction, with "
     "its 95% interval over the mean of all comparisons; % are points. A claim about every "
     "comparison holds where each is clear by itself (paired t-test over seeds, 5%), and fails "
@@ -26,13 +29,17 @@ LEGEND = (
 )
 
 
+def counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many outcomes there are of each of the five kinds."""
+    return {status: sum(one.status == status for one in outcomes) for status in STATUSES}
+
+
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many hold, fail and are open: ``7 hold, 3 fail, 5 are not decided, of 14 claims``."""
-    count = {status: sum(one.status == status for one in outcomes) for status in _STATUSES}
+    """All five counts: ``2 reproduced, 1 not reproduced, 30 seen here, ... of 101 claims``."""
     claims = len({one.claim.id for one in outcomes})
-    told = f"{count[HOLDS]} hold, {count[FAILS]} fail, {count[OPEN]} not decided"
+    text = ", ".join(f"{count} {status}" for status, count in counts(outcomes).items())
     more = "" if claims == len(outcomes) else f" ({len(outcomes)} outcomes, by suite)"
-    return f"{told}, of {claims} claims{more}"
+    return f"{text}, of {claims} claims{more}"
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
@@ -42,12 +49,12 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         lines += [
             f"### {paper}",
             "",
-            "| claim | suite | outcome | gain | why |",
-            "|---|---|---|---|---|",
+            "| claim | suite | outcome | gain | why | differs from the paper |",
+            "|---|---|---|---|---|---|",
         ]
         for one in own:
             claim = f"**{one.claim.id}**: {one.claim.says} ({one.claim.where})"
-            cells = (claim, one.suite, f"**{one.status}**", gain(one), why(one))
+            cells = (claim, one.suite, f"**{one.status}**", gain(one), why(one), differs(one))
             lines.append(f"| {' | '.join(_piped(cell) for cell in cells)} |")
         lines.append("")
     return "\n".join([*lines, LEGEND, ""])
@@ -63,12 +70,11 @@ def html(outcomes: Sequence[Outcome]) -> str:
             f"<small>{escape(one.claim.where)}</small></th>"
             f"<td>{escape(one.suite)}</td>"
             f'<td><span class="status">{one.status}</span></td>'
-            f"<td>{escape(gain(one))}</td><td>{escape(why(one))}</td></tr>\n"
+            f"<td>{escape(gain(one))}</td><td>{escape(why(one))}</td>"
+            f"<td>{escape(differs(one))}</td></tr>\n"
             for one in own
         )
-        heads = "".join(
-            f'<th scope="col">{head}</th>' for head in ("claim", "suite", "outcome", "gain", "why")
-        )
+        heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
         parts.append(
             '<div class="scroll"><table class="bench claims">'
             f"<caption>{escape(paper)}</caption>"
@@ -77,8 +83,12 @@ def html(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*parts, f'<p class="legend-line">{escape(LEGEND)}</p>'])
 
 
-def values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Plain values, one mapping an outcome, as JSON and YAML take them."""
+def values(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Plain values, as JSON and YAML take them: all five counts, and one mapping an outcome."""
+    return {"counts": counts(outcomes), "outcomes": _plain_outcomes(outcomes)}
+
+
+def _plain_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return [
         {
             "id": one.claim.id,
@@ -87,8 +97,10 @@ def values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "says": one.claim.says,
             "suite": one.suite,
             "status": one.status,
+            "finding": one.finding,
             "reason": one.reason,
-            "here": _differs(one),
+            "differences": list(one.conditions.differences),
+            "disqualified": list(one.conditions.disqualified),
             "metric": one.metric,
             "effect": _plain(one.effect),
             "low": _plain(one.low),
@@ -122,29 +134,29 @@ def gain(outcome: Outcome) -> str:
 
 
 def why(outcome: Outcome) -> str:
-    """The reason, and of an open one what we could have seen and what would decide it."""
+    """The reason, and for an open one what we could have seen and what would decide it."""
     parts = [outcome.reason]
     if outcome.absent and not any(name in outcome.reason for name in outcome.absent):
         parts.append(f"the suite does not have {', '.join(outcome.absent)}")
-    if outcome.status == OPEN:
+    if outcome.conditions.disqualified:
+        reasons = "; ".join(outcome.conditions.disqualified)
+        parts = [f"no evidence: {reasons}", f"for the record: {parts[0]}", *parts[1:]]
+    elif outcome.status == NOT_DECIDED:
         parts += _open(outcome)
-    if told := _differs(outcome):
-        parts.append(f"not as in the paper: {told}")
     return "; ".join(parts)
+
+
+def differs(outcome: Outcome) -> str:
+    """How the runs differ from the paper's; ``as in the paper`` where they do not."""
+    if not outcome.begun:
+        return "no runs"
+    return "; ".join(outcome.conditions.differences) or "as in the paper"
 
 
 def by_paper(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     """Outcomes in the order of the papers."""
     found = {paper: [one for one in outcomes if one.claim.paper == paper] for paper in PAPERS}
     return {paper: own for paper, own in found.items() if own}
-
-
-_STATUSES = (HOLDS, FAILS, OPEN)
-
-
-def _differs(outcome: Outcome) -> str:
-    """What of the figures judged was not made as the paper made its own."""
-    return outcome.claim.here.get(outcome.suite, "") if outcome.begun else ""
 
 
 def _open(outcome: Outcome) -> list[str]:

@@ -126,13 +126,13 @@ def test_claims_and_calibrators_are_counted(root, monkeypatch):
             self.claim = type("Claim", (), {"id": name})
             self.status, self.reason, self.effect = status, reason, effect
 
-    one = Outcome("one", "holds", "ahead in 7 of 9 (and 2 of 3)", 0.0263)
-    told = [one, Outcome("two", "fails", "", None)]
+    one = Outcome("one", "seen here", "ahead in 7 of 9 (and 2 of 3)", 0.0263)
+    told = [one, Outcome("two", "not seen here", "", None)]
     monkeypatch.setattr(Numbers, "outcomes", told)
     rewrite_pages(root)
     found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
     # acls alone has figures after a temperature
-    assert found == ["1 of 1", "holds", "7 of 9", "2.63"]
+    assert found == ["1 of 1", "seen here", "7 of 9", "2.63"]
     for wrong, says in (
         ("claim id=two what=share", "id=two what=share"),
         ("claim id=two what=gain", "id=two what=gain"),
