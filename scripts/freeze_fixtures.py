@@ -1,11 +1,9 @@
 """Write the fixtures of tests/test_frozen.py anew from what the package does now.
 
-    python scripts/freeze_fixtures.py                     # all but the tables
+    python scripts/freeze_fixtures.py                     # all of them
     python scripts/freeze_fixtures.py suites texts        # some of them
-    python scripts/freeze_fixtures.py tables [FOLDER]     # takes three minutes without FOLDER
 
-``tables`` makes the results again with `python -m replication results` in a temporary
-folder, or takes those already made in FOLDER. ``metrics``, ``fits`` and ``evaluations`` need
+``metrics``, ``fits`` and ``evaluations`` need
 the data beside the checkout (or CALIBRANT_TEST_DATA). Fixtures say what the package did before
 the rebuild: write one anew only where a change of results is meant.
 """
@@ -14,9 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -90,25 +86,6 @@ def freeze_trainings():
     frozen.write_json("trainings.json.gz", {"environment": environment, "runs": found})
 
 
-def make_tables(target: Path) -> None:
-    """Make the tables from a copy of the store."""
-    shutil.copytree(frozen.RESULTS / "store", target / "store")
-    command = [sys.executable, "-m", "replication", "results", str(target)]
-    subprocess.run(command, check=True, cwd=ROOT)
-
-
-def freeze_tables(folder: str | None = None):
-    committed = frozen.digest_tables(frozen.RESULTS)
-    with tempfile.TemporaryDirectory() as temporary:
-        if folder is None:
-            make_tables(Path(temporary))
-        made = frozen.digest_tables(Path(folder or temporary))
-    for name in sorted(committed.keys() | made.keys()):
-        if committed.get(name) != made.get(name):
-            print(f"{name} differs from what the store gives today")
-    frozen.write_json("tables.json.gz", {"committed": committed, "made": made})
-
-
 # Texts are taken from the store's fixture, which comes before them.
 PARTS = {
     "suites": freeze_suites,
@@ -123,9 +100,6 @@ PARTS = {
 
 
 def main(*names: str) -> None:
-    if names and names[0] == "tables":
-        freeze_tables(*names[1:])
-        return
     for name in names or PARTS:
         PARTS[name]()
         print(name)

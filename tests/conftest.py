@@ -42,3 +42,28 @@ def pytest_runtest_teardown(item):
         if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
             torch.set_grad_enabled(True)
             warnings.warn(f"{item.nodeid} left gradients switched off", stacklevel=1)
+
+
+def sample_cases(items: list[pytest.Item], count: int | None, by: str | None) -> list[pytest.Item]:
+    """Choose `count` cases at even steps, or one for each value of the parameter `by`."""
+    if by is None:
+        return [items[index * len(items) // count] for index in range(min(count, len(items)))]
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(repr(item.callspec.params[by]), []).append(item)
+    return [group[index % len(group)] for index, group in enumerate(groups.values())]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the cases of a `sampled` test that are not in its sample as slow."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        marker = cases[0].get_closest_marker("sampled")
+        sample = sample_cases(cases, **{"count": None, "by": None, **marker.kwargs})
+        for item in cases:
+            if item not in sample:
+                item.add_marker("slow")

@@ -175,6 +175,7 @@ def test_objective_can_be_replaced():
     assert confidences[1].mean() < confidences[0].mean() - 0.05
 
 
+@pytest.mark.slow
 def test_quiet_is_silent(tmp_path, capsys, monkeypatch):
     split = digits_split()
     network = train_network(split.train_images, split.train_labels, epochs=5)

@@ -8,9 +8,7 @@ only a module moved, change the imports at the top of ``fixtures/frozen/frozen.p
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -108,10 +106,12 @@ def test_settings_keep_their_names_defaults_and_types(runs, part):
     assert_same(frozen.read_json("suites.json.gz")[part], runs[part])
 
 
+@pytest.mark.slow
 def test_store_is_read_as_before(stored):
     assert_same(frozen.read_json("store.json.gz"), stored)
 
 
+@pytest.mark.slow
 def test_stored_settings_give_the_stored_keys(stored):
     assert [pair for pair in stored["keys"] if pair[0] != pair[1]] == []
 
@@ -150,11 +150,13 @@ def test_fits_on_real_logits(data_folder):
     assert_close(frozen.read_arrays("fits.npz"), frozen.fit_sets(data_folder))
 
 
+@pytest.mark.slow
 def test_evaluations_of_real_logits(data_folder):
     expected = frozen.read_json("evaluations.json.gz")["evaluate"]
     assert_same(expected, frozen.evaluate_sets(data_folder))
 
 
+@pytest.mark.slow
 def test_comparisons_of_real_logits(data_folder):
     expected = frozen.read_json("evaluations.json.gz")["compare"]
     assert_same(expected, frozen.compare_sets(data_folder))
@@ -184,21 +186,3 @@ def test_begun_run_is_resumed(tmp_path):
     skip_elsewhere(fixture)
     shutil.copytree(frozen.BEGUN, tmp_path / "run")
     assert_same(fixture["runs"][frozen.BEGUN_CASE], frozen.resume_run(tmp_path / "run"))
-
-
-def test_tables_are_the_ones_committed():
-    if not frozen.RESULTS.is_dir():
-        pytest.skip("no results beside the package")
-    committed = frozen.read_json("tables.json.gz")["committed"]
-    assert_same(committed, frozen.digest_tables(frozen.RESULTS))
-
-
-@pytest.mark.slow
-def test_tables_are_made_again(tmp_path):
-    if not os.environ.get("CALIBRANT_TEST_TABLES"):
-        pytest.skip("takes three minutes: set CALIBRANT_TEST_TABLES to make the tables again")
-    shutil.copytree(frozen.RESULTS / "store", tmp_path / "store")
-    command = [sys.executable, "-m", "replication", "results", str(tmp_path)]
-    subprocess.run(command, check=True, cwd=frozen.ROOT)
-    made = frozen.read_json("tables.json.gz")["made"]
-    assert_same(made, frozen.digest_tables(tmp_path))

@@ -24,6 +24,8 @@ from replication.published import PAPERS
 from replication.stored import RESULTS, SUITES, Stored, find_suite
 from tests.helpers.bench_frames import frame_of, small
 
+pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
+
 
 def claim(test, suites=("small",), **more):
     told = {"id": "it", "paper": "acls", "where": "Table 3", "says": "Left is better."}

@@ -16,6 +16,8 @@ from replication.claims.costs import Cost, cost_of_plan, cost_of_seeds, estimate
 from replication.claims.workload import SHAPES, images_of, work_of
 from tests.helpers.bench_frames import frame_of, small
 
+pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
+
 
 def test_the_seconds_of_a_whole_run_come_before_those_of_its_training():
     suite = small(seeds="0, 1")

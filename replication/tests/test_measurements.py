@@ -17,6 +17,8 @@ from calibrant.predictions import Predictions
 from calibrant.training import Config, train
 from replication import measurements
 
+pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
+
 CONFIG = Config(data="digits", model="mlp", epochs=3, device="cpu", validation=300, batch_size=64)
 NAMES = measurements.HARD, measurements.MASKED  # registered on import
 DONE = {("run", "none")}

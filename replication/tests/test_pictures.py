@@ -16,6 +16,8 @@ from calibrant.core.errors import InputError
 from replication import formulas, gallery, pictures
 from replication.measurements import HardClasses, fit_hard_classes, masked_inference
 
+pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
+
 # --- numbers ----------------------------------------------------------------------------
 
 

@@ -12,6 +12,8 @@ from replication.readme_numbers import Numbers, rewrite_pages
 from replication.take_results import take_results
 from tests.helpers.bench_frames import frame_of, small
 
+pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
+
 VALUES = {
     "cross_entropy": [0.033, 0.034, 0.032],
     "acls": [0.013, 0.0138, 0.0121],

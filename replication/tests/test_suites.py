@@ -154,6 +154,7 @@ def test_no_two_methods_are_the_same_run(name):
     assert len({(spec.key, spec.logits) for _, spec in made.specs}) == len(made.specs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_of_where_reaches_a_run(name):
     told = found(name)

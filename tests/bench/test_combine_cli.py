@@ -13,6 +13,7 @@ pytest.importorskip("lightning")
 runner = CliRunner()
 
 
+@pytest.mark.slow
 def test_a_combination_is_chosen_written_down_and_judged(tmp_path):
     out = tmp_path / "bench"
     asked = ["--only", "cross_entropy", "--only", "focal", "--seeds", "0", "-o", str(out), "-q"]

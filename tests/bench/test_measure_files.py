@@ -191,6 +191,7 @@ def test_predictions_kept_small_without_their_largest_are_read(tmp_path):
     assert not is_whole(path)
 
 
+@pytest.mark.sampled(count=5)
 @pytest.mark.parametrize("name", available())
 def test_which_calibrators_need_the_largest_logits(name):
     if get(name).takes_features:

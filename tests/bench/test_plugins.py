@@ -332,6 +332,7 @@ def test_a_run_of_built_in_methods_has_the_key_it_always_had(folder, tmp_path):
     assert keys(Suite.parse(more))["mean_gap"] == plain["cross_entropy"]
 
 
+@pytest.mark.slow
 def test_every_published_run_keeps_its_key(folder):
     import pyarrow.parquet as parquet
 

@@ -170,6 +170,7 @@ def two(keep="predictions", after="pooled: {seeds: [0, 1]}", epochs=1):
     return Suite.parse(text.replace("keep: predictions", f"keep: {keep}"))
 
 
+@pytest.mark.slow
 def test_where_predictions_were_not_kept_the_runs_are_made_again(tmp_path):
     run_suite(two(keep="rows", after="crossfit: {calibrators: [temperature]}"), tmp_path)
     made = run_suite(two(), tmp_path)
@@ -177,6 +178,7 @@ def test_where_predictions_were_not_kept_the_runs_are_made_again(tmp_path):
     assert not made.waiting
 
 
+@pytest.mark.slow
 def test_what_was_pooled_with_an_earlier_training_is_pooled_again(tmp_path):
     suite = two()
     run_suite(suite, tmp_path)
@@ -196,6 +198,7 @@ def test_what_was_pooled_with_an_earlier_training_is_pooled_again(tmp_path):
     assert all(second[one] > first[one] for one in first), (first, second)
 
 
+@pytest.mark.slow
 def test_a_late_measurement_that_fails_or_had_no_time_is_told_as_that(tmp_path, monkeypatch):
 
     def broken(subject, **options):
@@ -228,6 +231,7 @@ def test_tables_show_what_was_fitted_on_all(made):
     assert found.own_calibrators == ("none", NAME)
 
 
+@pytest.mark.slow
 def test_a_run_is_pooled_with_few_seeds_and_with_many_under_two_names(made, tmp_path):
     """The same runs: what three gave stays, and two give what they would alone."""
     suite, out, *_ = made

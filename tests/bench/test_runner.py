@@ -117,6 +117,7 @@ def test_where_the_files_are_gone_the_run_is_made_again_and_measured_whole(bench
     assert not (bench.folder(first.key) / "predictions").exists()  # keep: rows
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("damage", ["config", "outcome", "predictions", "missing", "other run"])
 def test_a_damaged_run_is_set_aside_and_made_again(bench, damage):
     first, second = tiny().runs
@@ -196,6 +197,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_are_made(tmp_path):
     assert (found.done, [one["kind"] for one in found.failed]) == (1, ["error", "diverged"])
 
 
+@pytest.mark.slow
 def test_a_measurement_that_failed_is_told_and_made_again_on_retry(bench, monkeypatch):
     from calibrant.bench.measure import steps as measure
 
@@ -239,6 +241,7 @@ def test_a_measurement_whose_files_are_gone_costs_no_training_on_retry(tmp_path)
     assert [one["event"] for one in told] == ["plan"]
 
 
+@pytest.mark.slow
 def test_what_succeeds_in_another_training_is_failed_no_more(bench, monkeypatch):
     measure = importlib.import_module("calibrant.bench.measure.steps")
     whole, refused = measure._measure_after, ["vector"]
@@ -317,6 +320,7 @@ def test_a_killed_suite_goes_on_where_it_stopped(made, tmp_path):
     assert values[0].equals(values[1])
 
 
+@pytest.mark.slow
 def test_two_processes_never_take_the_same_run(made, tmp_path):
     runs = tiny(seeds=(0, 1, 2)).runs
     logs = [tmp_path / "a", tmp_path / "b"]

@@ -209,6 +209,7 @@ def test_real_runs_with_sealed_test_files_give_the_same_choice(tmp_path, monkeyp
     assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_test_file_is_opened_after_the_choice_is_written(tmp_path, monkeypatch):
     """Real runs: every file of predictions that is read, and the choice, in the order of time."""
     one_step = SUITE.replace("    - {name: threshold, of: [s_avuc], values: [0.1, 0.5]}\n", "")
@@ -257,6 +258,7 @@ def one_step(*, seeds="[0]", more=""):
     return Suite.parse(f"{text}{more}")
 
 
+@pytest.mark.slow
 def test_a_candidate_whose_predictions_are_gone_is_trained_again(tmp_path):
     suite = one_step()
     run_suite(suite, tmp_path / "first")
@@ -284,6 +286,7 @@ def test_what_cannot_be_chosen_from_is_an_error_and_not_silence(tmp_path):
     assert not list(tmp_path.glob("choices/*"))
 
 
+@pytest.mark.slow
 def test_losers_are_pruned_and_what_another_suite_keeps_is_not(tmp_path):
     suite = one_step()
     losing = "cross_entropy+0.5*s_avuc", "cross_entropy+4.0*s_avuc"

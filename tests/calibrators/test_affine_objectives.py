@@ -144,6 +144,7 @@ def test_the_likelihood_as_an_objective_is_the_fast_path(full):
     torch.testing.assert_close(torch.softmax(out, 1), fast.predict_proba(z), atol=1e-4, rtol=0)
 
 
+@pytest.mark.sampled(count=6)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_an_infinite_ridge_is_the_objectives_temperature(name, objective):
@@ -188,6 +189,7 @@ def test_ece_is_the_likelihoods_map_at_one_temperature_and_not_higher(name):
     assert found.summary_["changed"] == plain.summary_["changed"]
 
 
+@pytest.mark.sampled(count=7)
 @quiet
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("objective", OBJECTIVES)

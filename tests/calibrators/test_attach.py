@@ -135,6 +135,7 @@ def test_the_state_holds_everything(name):
     assert torch.equal(fresh(rows), joined(rows))
 
 
+@pytest.mark.sampled(count=4)
 @pytest.mark.parametrize("name", ROWS)
 def test_it_compiles_and_moves(name):
     joined = calibrant.attach(nn.Linear(5, 4), copy.deepcopy(fitted(name)))

@@ -46,6 +46,7 @@ def test_a_bias_between_classes_needs_more_than_a_temperature():
     assert metrics.nll(after.array, after.labels) < metrics.nll(shifted.array, shifted.labels)
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.parametrize("num_rows", [50, 300])
 def test_small_sets_are_not_overfitted(num_rows):
     """On fresh rows the choice costs next to nothing beyond the truth, on average."""
@@ -184,6 +185,7 @@ def test_ranking_on_a_given_test_set_has_no_spread():
     assert found.to_frame().loc["identity", "nll"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.parametrize("name", ["cifar10-resnet20", "sst2-gpt2"])
 def test_the_choice_helps_on_real_networks(data_folder, name):
     val, test = Predictions.read(data_folder / "logits" / f"{name}.npz").split(0.5, seed=0)

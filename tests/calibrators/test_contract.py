@@ -137,6 +137,7 @@ def test_two_fits_agree_to_the_bit_and_leave_the_seed_alone(name):
     np.testing.assert_array_equal(labels, kept[1])
 
 
+@pytest.mark.sampled(by="name")
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numpy_gives_numpy_and_torch_gives_torch(name, dtype):
@@ -273,6 +274,7 @@ HARD = {
 }
 
 
+@pytest.mark.sampled(count=60)
 @every_row
 @pytest.mark.parametrize("case", HARD)
 def test_hard_data_give_finite_calibrators(name, case):
@@ -293,6 +295,7 @@ def test_hard_data_give_finite_calibrators(name, case):
             assert_preserved(torch.from_numpy(rows), torch.from_numpy(made.calibrate(rows)))
 
 
+@pytest.mark.sampled(by="name")
 @every_row
 @pytest.mark.parametrize("classes", [2, 4])
 def test_probabilities_with_exact_zeros(name, classes):

@@ -34,6 +34,7 @@ def data(rows=400, classes=3, seed=0):
     )
 
 
+@pytest.mark.sampled(count=55)
 @parametrize_with_checks(
     [
         CalibrantClassifier(),

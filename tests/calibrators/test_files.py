@@ -247,6 +247,7 @@ def example(name):
     return None if name in ROWS else torch.from_numpy(sample(name, rows=2)[0])
 
 
+@pytest.mark.sampled(count=4)
 @every
 def test_a_program_of_torch_export_agrees(name):
     made = fitted(name)
@@ -258,6 +259,7 @@ def test_a_program_of_torch_export_agrees(name):
         torch.testing.assert_close(program.module()(logits), made(logits), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.sampled(count=4)
 @every
 def test_a_compiled_one_agrees(name):
     made = fitted(name)
@@ -274,6 +276,7 @@ def onnx_run(path, logits):
     return session.run(None, {session.get_inputs()[0].name: logits})[0]
 
 
+@pytest.mark.sampled(count=3)
 @needs_onnx
 @every
 def test_onnx_runtime_agrees_to_five_digits(name, tmp_path):

@@ -130,6 +130,7 @@ def test_a_plain_version_agrees_on_random_logits(binning, num_levels, classes):
     assert left.mean() < 0.5
 
 
+@pytest.mark.sampled(count=5)
 @both
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_a_plain_version_agrees_whatever_scales(scaling, binning):
@@ -142,6 +143,7 @@ def test_a_plain_version_agrees_whatever_scales(scaling, binning):
     assert len(made.levels_) == 6
 
 
+@pytest.mark.sampled(count=1)
 @both
 def test_a_plain_version_agrees_on_a_real_network(binning):
     (logits, labels), (new, _) = real("validation"), real("test")
@@ -153,6 +155,7 @@ def test_a_plain_version_agrees_on_a_real_network(binning):
     assert left.mean() <= {"deviation": 0.01, "mass": 0.0}[binning]
 
 
+@pytest.mark.sampled(count=1)
 @both
 @pytest.mark.parametrize("scaling", ["temperature", "intra_order"])
 def test_few_rows_of_a_real_network_are_left_as_they_were_scaled(scaling, binning):
@@ -181,6 +184,7 @@ def test_confidences_are_at_most_num_levels(binning, dtype):
     assert len(np.unique(levels)) == 4
 
 
+@pytest.mark.sampled(count=3)
 @pytest.mark.parametrize("scaling", SCALINGS)
 @both
 def test_near_ties_keep_every_prediction(scaling, binning):

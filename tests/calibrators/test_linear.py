@@ -198,6 +198,7 @@ HARD: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.sampled(count=20)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", HARD)
@@ -293,6 +294,7 @@ def test_vector_takes_thousands_of_classes() -> None:
     assert np.isfinite(calibrator.calibrate(z)).all()
 
 
+@pytest.mark.sampled(count=3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("data", ["agnews-gpt2", "cifar10-resnet20", "adrenalmnist-resnet50"])
 def test_real_data_are_helped_or_left_alone(data_folder: Path, name: str, data: str) -> None:

@@ -104,6 +104,7 @@ def test_a_loaded_state_gives_the_same(name, options, dtype):
     assert old(z).dtype == dtype
 
 
+@pytest.mark.sampled(count=60)
 @every
 @pytest.mark.parametrize("classes", [2, 3, 30])
 @pytest.mark.parametrize("kind", ["one row", "constant", "separable", "absent", "huge", "tiny"])
@@ -158,6 +159,7 @@ def test_binary_scores_and_dense_logits_are_taken(name, options):
     assert torch.allclose(image(dense).movedim(1, -1).reshape(-1, 2), both, atol=1e-6)
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize(("name", "options"), [METHODS[i] for i in (0, 1, 4, 6, 8, 9, 10)])
 def test_exported_programs_give_the_same(name, options):
     z, y = rows(300, 5, dtype=torch.float32)
@@ -180,6 +182,7 @@ def test_predictions_are_kept(seed, classes, scale, method):
     assert torch.equal(found(tied).argmax(1), tied.argmax(1))
 
 
+@pytest.mark.sampled(by="name")
 @every
 @pytest.mark.parametrize("data", ["cifar100-vgg19bn", "20news", "sst2-gpt2", "cifar10-resnet20"])
 def test_real_held_out_rows_are_not_made_worse(name, options, data, data_folder):
@@ -201,6 +204,7 @@ def test_real_held_out_rows_are_not_made_worse(name, options, data, data_folder)
         assert float(gain.mean()) > -2 * error
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_fit():
     z, y = rows(600, 1000, dtype=torch.float32)
     test, labels = rows(300, 1000, seed=3, dtype=torch.float32)

@@ -258,6 +258,7 @@ def test_no_prediction_ever_changes(calibrators, name, seed, scale):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", FAMILY)
 class TestEveryObjective:
+    @pytest.mark.sampled(by="objective")
     def test_small_sets_give_finite_probabilities(self, name, objective):
         for z, y in (
             (torch.tensor([[1.0, 2.0]]), torch.tensor([0])),  # one row
@@ -270,6 +271,7 @@ class TestEveryObjective:
             assert probs.isfinite().all()
             assert probs.sum(1) == pytest.approx(1, abs=1e-5)
 
+    @pytest.mark.sampled(by="objective")
     def test_saves_loads_and_tells_its_options(self, name, objective):
         old = fitted(name, objective, dtype=torch.float32)
         options = json.loads(json.dumps(old.options()))
@@ -330,6 +332,7 @@ def test_bad_options_are_refused_at_once():
             get(name, **options)
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize("data", ["cifar10-resnet20", "pneumoniamnist-resnet50", "iemocap-wav2vec"])
 def test_held_out_likelihood_on_real_sets(data_folder, name, data):

@@ -39,6 +39,7 @@ def data():
     return torch.from_numpy(z), torch.from_numpy(y)
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("name", METHODS)
 def test_thousands_of_classes_are_fitted(data, name):
     z, y = data

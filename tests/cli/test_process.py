@@ -30,6 +30,7 @@ def calibrant(*arguments: object, **environment: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 def test_json_is_utf8_on_a_stream_that_is_not_and_the_threshold_sets_the_code(file):
     done = calibrant(
         *("evaluate", file, "--json", "--no-intervals", "--fail-above", "ece=0.001"),
@@ -40,6 +41,7 @@ def test_json_is_utf8_on_a_stream_that_is_not_and_the_threshold_sets_the_code(fi
     assert done.stderr.startswith(b"failed: ece is ")
 
 
+@pytest.mark.slow
 def test_words_are_plain_where_signs_cannot_be_shown(file):
     done = calibrant("evaluate", file, "--resamples", "100", "-m", "ece", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr

@@ -25,6 +25,8 @@ def test_the_message_names_the_extra():
     assert require("json", extra="train", purpose="training").loads("1") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("extra", USES)
 def test_every_entrance_says_what_to_install(extra, tmp_path):
     (tmp_path / "x.csv").write_text("logit_0,logit_1,label\n0.1,0.2,1\n0.3,0.1,0\n")

@@ -83,6 +83,7 @@ def distance(one, other):
 
 
 class TestContract:
+    @pytest.mark.sampled(count=50)
     @pytest.mark.parametrize("device", DEVICES)
     @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (3, 20, 37), (2, 4, 9), (3, 70, 66)])
     @pytest.mark.parametrize("kind", KINDS)

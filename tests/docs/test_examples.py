@@ -189,6 +189,7 @@ def test_two_lines_of_the_plain_loop_are_ours():
     ]
 
 
+@pytest.mark.slow
 def test_plain_loop_tells_which_is_better(example, capsys):
     example("plain_loop").main(epochs=30)
     output = capsys.readouterr().out

@@ -64,6 +64,7 @@ def test_very_sure_calibrated_groups_are_rarely_called_off():
     assert alarms <= 8, alarms  # 9 or more of 60 at 5%: once in 300 times
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gaps_alone")
 def test_one_group_too_sure_by_ten_points_is_found():
     """The one of ten groups of 300 rows that is off is found nearly always, and alone."""

@@ -29,6 +29,7 @@ def binary(num_rows, shift, rng):
     return probs, np.where(right, 1, 0)
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("num_rows", [500, 10_000])
 @pytest.mark.parametrize("truth", [0.0, 0.02, 0.1])
 def test_the_interval_of_ece_covers_the_truth(num_rows, truth):
@@ -164,6 +165,7 @@ def test_intervals_of_means_match_the_central_limit():
     assert found.high == pytest.approx(losses.mean().item() + half, rel=0.02)
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize(
     "name", ["miou", "classwise_nll_std", "brier_refinement", "kde_ece", "sweep_ece"]
 )
@@ -320,6 +322,7 @@ def noisy_twins(seed, num_rows=200, num_classes=5):
     ]
 
 
+@pytest.mark.slow
 def test_neither_of_two_as_good_is_said_to_be_better_calibrated():
     """By the spread of resampled plug-in values alone a fifth of these would be."""
     names = ["ece", "adaptive_ece", "classwise_ece"]

@@ -148,6 +148,7 @@ class TestEveryLoss:
         assert value == 0
         assert (gradient == 0).all()
 
+    @pytest.mark.sampled(by="name")
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("device", DEVICES)
     def test_extremes_are_finite(self, name, dtype, device):
@@ -277,6 +278,7 @@ def test_dense_is_flattened(name):
     assert torch.allclose(back, flat[1], rtol=1e-6, atol=1e-10)
 
 
+@pytest.mark.sampled(by="name")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ignored", [0, 4, 5, 255])  # classes, the number of them, VOC's
 def test_any_label_may_be_the_ignored_one(name, ignored):

@@ -68,6 +68,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is told otherwise there")
 @pytest.mark.parametrize(
     ("name", "rows", "kind"),

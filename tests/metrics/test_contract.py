@@ -18,6 +18,7 @@ def close(actual, expected, tolerance=1e-11):
     return actual == pytest.approx(expected, rel=tolerance, abs=tolerance)
 
 
+@pytest.mark.sampled(by="name")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @every_case
@@ -34,6 +35,7 @@ def test_any_precision_gives_a_float64_scalar(name, options, dtype, device):
     assert close(actual.item(), expected, 1e-9 if dtype == torch.float64 else loose)
 
 
+@pytest.mark.sampled(by="name")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @every_case
 def test_any_precision_of_probabilities(name, options, dtype):
@@ -134,6 +136,7 @@ def edge_sets():
     }
 
 
+@pytest.mark.sampled(count=182)
 @pytest.mark.parametrize("edge", edge_sets())
 @every_case
 def test_edges_are_defined(name, options, edge):

@@ -34,6 +34,7 @@ def true_share(low=0.55, risk=0.05):
     return 1.0 if excess(0) <= 0 else 1 - brentq(excess, 0, 1 - 1e-9) ** 3
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("num_rows", [200, 1000])
 @pytest.mark.parametrize("low", [0.55, 0.78, 0.9])
 def test_the_interval_holds_the_true_share(num_rows, low):

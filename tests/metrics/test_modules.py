@@ -47,6 +47,7 @@ def test_there_is_one_class_for_every_metric():
     assert modules.MeanEntropy.higher_is_better is None
 
 
+@pytest.mark.sampled(by="name")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("from_logits", [True, False])
 @every_case

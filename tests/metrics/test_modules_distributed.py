@@ -47,6 +47,7 @@ def worker(rank, store, out):
     Path(out).write_text(json.dumps(actual))
 
 
+@pytest.mark.slow
 def test_two_processes_compute_the_value_of_all_rows(tmp_path):
     outs = [tmp_path / f"{rank}.json" for rank in range(2)]
     code = (

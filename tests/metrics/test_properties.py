@@ -34,6 +34,7 @@ def predictions(draw, min_rows=2, both_parities=True):
 every_option = pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 
 
+@pytest.mark.sampled(count=13)
 @every_option
 @quick
 @given(data=predictions(), random=st.randoms(use_true_random=False))
@@ -52,6 +53,7 @@ def test_neither_order_nor_batches_change_a_value(name, options, data, random):
     assert actual.item() == pytest.approx(whole, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.sampled(count=13)
 @every_option
 @quick
 @given(data=predictions())

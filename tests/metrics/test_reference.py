@@ -87,6 +87,7 @@ def options_on_real_data(metric):
     return [o for o in OPTIONS[metric] if o.get("score") != "neg_entropy"]
 
 
+@pytest.mark.sampled(by="metric")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("name", SETS)
 def test_real_sets_with_all_options(name, metric, data_folder):
@@ -103,6 +104,7 @@ def test_real_sets_with_all_options(name, metric, data_folder):
         assert close(actual, expected.value(metric, **options), TOLERANCE[metric]), options
 
 
+@pytest.mark.sampled(by="metric")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("name", SETS)
 def test_real_sets_as_stored(name, metric, data_folder):
@@ -139,6 +141,7 @@ def plain_random(shape, from_logits):
     return Plain(ref.softmax(logits), labels, logits if from_logits else None)
 
 
+@pytest.mark.sampled(by="metric")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", ["logits-torch", "probs-torch", "logits-numpy", "probs-numpy"])
 @pytest.mark.parametrize("shape", [(157, 2, 0), (211, 7, 1), (90, 60, 2)], ids=str)

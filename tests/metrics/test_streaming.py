@@ -36,6 +36,7 @@ def merged(left, right):
     return tuple(a.merge(b) for a, b in zip(left, right, strict=True))
 
 
+@pytest.mark.sampled(by="name")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("sizes", [[1] * 60, [59, 1], [7, 20, 33]], ids=["ones", "most", "three"])
 @every_case
@@ -131,6 +132,7 @@ def million():
     return logits, (logits + noise).argmax(1)
 
 
+@pytest.mark.sampled(count=3)
 @pytest.mark.parametrize(
     "name", ["accuracy", "nll", "brier", "ece", "ks_error", "aurc", "mean_entropy", "adaptive_ece"]
 )
@@ -182,6 +184,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux alone")
 @pytest.mark.parametrize(
     ("name", "options"),

@@ -30,6 +30,7 @@ IMAGENET = {
 }
 
 
+@pytest.mark.sampled(count=3)
 @pytest.mark.parametrize("name", IMAGENET)
 def test_sizes_follow_from_the_published_imagenet_ones(name):
     published, width, stem, norm = IMAGENET[name]

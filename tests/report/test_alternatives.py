@@ -188,6 +188,7 @@ def pages(tmp_path_factory):
     return {"others": write(JUDGED, path, others=others, **options).as_uri()}
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_stands_out_and_the_console_is_quiet(visit, theme):

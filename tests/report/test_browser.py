@@ -45,6 +45,7 @@ def share(value):
     return formatting.figure_text("accuracy", value)
 
 
+@pytest.mark.sampled(count=2)
 @pytest.mark.parametrize("name", list(EVALUATIONS))
 def test_every_page_draws_without_a_word_in_the_console(visit, name):
     browser = visit(name)
@@ -161,6 +162,7 @@ def test_pointing_at_the_curve_tells_error_and_threshold(visit):
     assert one(browser, "[data-readout=selective]").text != said
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.parametrize("key", ["count", "gap", "nll", "ece"])
 def test_table_sorts_on_a_click_both_ways(visit, key):
     browser = visit("ten")
@@ -181,6 +183,7 @@ def test_table_sorts_by_keyboard(visit):
     assert column(browser, "name") == sorted(CIFAR)
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_filter_quickly(visit):
     browser = visit("thousand")
     assert len(every(browser, "#class-table tbody tr")) == 100
@@ -224,6 +227,7 @@ def test_theme_follows_the_system_until_it_is_chosen(visit, system):
     WebDriverWait(browser, 30).until(is_remembered)
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["ten", "thousand"])
 def test_all_text_stands_out_from_its_ground(visit, name, theme):

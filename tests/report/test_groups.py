@@ -22,6 +22,7 @@ def pages(tmp_path_factory):
     return {"groups": write(found, folder / "groups.html").as_uri()}
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_groups_are_drawn_and_stand_out(visit, theme):
     driver = visit("groups", theme=theme)

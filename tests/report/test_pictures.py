@@ -97,6 +97,7 @@ def test_risk_coverage_curve_is_the_table():
     )
 
 
+@pytest.mark.sampled(count=3)
 @pytest.mark.parametrize("draw", PICTURES)
 @pytest.mark.parametrize("make", [single_row, infinite_loss, lambda: simulated(2, 300)])
 def test_corners_are_drawn(draw, make, tmp_path):

@@ -292,6 +292,7 @@ def figures(driver):
     }
 
 
+@pytest.mark.sampled(count=3)
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["ten", "two", "thousand", "hostile", "one", "edges"])
 def test_every_page_draws_and_slides_without_a_word_in_the_console(visit, name):
@@ -306,6 +307,7 @@ def test_every_page_draws_and_slides_without_a_word_in_the_console(visit, name):
     assert driver.get_log("browser") == []
 
 
+@pytest.mark.sampled(count=5)
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["ten", "two", "thousand"])
 @pytest.mark.parametrize("exponent", [-2, -0.57, 0, 1, 1.33])
@@ -425,6 +427,7 @@ def test_all_text_stands_out_from_its_ground(visit, theme):
     assert visit("ten", theme=theme).execute_script(CONTRAST) == []
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["ten", "thousand", "hostile"])
 def test_phone_width_never_scrolls_sideways(visit, name):

@@ -38,6 +38,7 @@ def digest(run):
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
+@pytest.mark.sampled(count=1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_nothing(kills, whole, tmp_path):
@@ -86,6 +87,7 @@ FACTS = {  # wrong content of a JSON file that is still readable
 }
 
 
+@pytest.mark.sampled(count=6)
 @pytest.mark.parametrize("damage", ["cut", "flip", "json", "empty", "gone", *FACTS])
 def test_a_damaged_checkpoint_is_noticed(damage, splits, whole, tmp_path):
     held = stop_run(tmp_path / "run", splits, after=5)
