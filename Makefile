@@ -55,9 +55,11 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	$(PIP) -e '.[dev]'
-	@touch $@
+# Modules are compiled as they are imported: most never are.
+$(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "Installing calibrant and its tools into $(VENV) (a minute or two, once) ..."
+	$(PIP) --no-compile -e '.[dev]'
+	@touch $@ $(VENV)/.core
 
 clean:
 	rm -rf $(VENV) .venv-peers calibrant-demo
