@@ -1,1 +1,1 @@
-"""The five papers put to the test with calibrant: suites, claims, published figures, results."""
+"""Replicate five calibration papers: suites, claims, published figures, results."""

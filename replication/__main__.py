@@ -1,4 +1,4 @@
-"""Commands of the replication; see README.md."""
+"""Replicate five calibration papers; see README.md."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
-from replication.stored import RESULTS, ROOT, Stored
+from replication.stored import RESULTS, ROOT, StoredResults
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
-Folder = Annotated[Path, typer.Argument(help="A folder of results.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(help="Results folder. Default: replication/results.", show_default=False)
+]
 
 
 @app.command()
 def results(folder: Folder = RESULTS) -> None:
-    """Make every table, page and claim again from the store in the folder."""
+    """Write every table, page and claim from the stored runs."""
     from replication.make_results import make_results
 
     make_results(folder)
@@ -23,10 +25,12 @@ def results(folder: Folder = RESULTS) -> None:
 
 @app.command()
 def readme(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail on drift.")] = False,
-    root: Annotated[Path, typer.Option(help="The checkout.", show_default=False)] = ROOT,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a number differs.")
+    ] = False,
+    root: Annotated[Path, typer.Option(help="Root of the checkout.", show_default=False)] = ROOT,
 ) -> None:
-    """Rewrite the numbers of README.md and results/README.md."""
+    """Rewrite the numbers in README.md and results/README.md."""
     from replication.readme_numbers import rewrite_pages
 
     raise typer.Exit(rewrite_pages(root, check=check))
@@ -34,19 +38,19 @@ def readme(
 
 @app.command()
 def claims(folder: Folder = RESULTS) -> None:
-    """Print what the papers claim, and what the results in the folder say."""
-    from replication.claims.writers import markdown
+    """Print the papers' claims and their outcomes."""
+    from replication.claims.writers import format_markdown
 
-    typer.echo(markdown(Stored(folder).outcomes))
+    typer.echo(format_markdown(StoredResults(folder).outcomes))
 
 
 @app.command()
 def combine(folder: Folder = RESULTS) -> None:
-    """Print the best combinations in the folder, beside what the papers propose."""
+    """Print the best combinations beside the papers' methods."""
     from calibrant.bench import describe_choice
     from replication.readme_numbers import RIVALS
 
-    for choice, frame in Stored(folder).combinations:
+    for choice, frame in StoredResults(folder).combinations:
         typer.echo(f"{choice['protocol']['data']}, {choice['protocol']['model']}")
         typer.echo(frame.to_string(index=False, float_format="{:.4f}".format))
         typer.echo(f"{describe_choice(frame, RIVALS)}\n")
@@ -54,17 +58,19 @@ def combine(folder: Folder = RESULTS) -> None:
 
 @app.command()
 def take(
-    source: Annotated[Path, typer.Argument(help="A folder of runs.")], folder: Folder = RESULTS
+    source: Annotated[Path, typer.Argument(help="Folder of runs.")], folder: Folder = RESULTS
 ) -> None:
-    """Take the results of runs into those that are published here."""
+    """Copy the results of runs into the results folder."""
     from replication.take_results import take_results
 
     take_results(source, folder)
 
 
 @app.command()
-def published(source: Annotated[Path, typer.Argument(help="The papers' tables as CSV.")]) -> None:
-    """Make published.csv again from the papers' tables under their own names."""
+def published(
+    source: Annotated[Path, typer.Argument(help="CSV file of the papers' tables.")],
+) -> None:
+    """Write published.csv from tables with the papers' own names."""
     from replication.published import FILE, make_published
 
     typer.echo(f"{make_published(source):,} rows in {FILE.name}")

@@ -1,4 +1,4 @@
-"""Measurements that the papers take of trained networks; suites load this file as a plugin."""
+"""Measure trained networks as the papers do; suites load this file as a plugin."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from calibrant.losses import ACLS
 from calibrant.losses.common import rows_of
 from calibrant.metrics import ece
 
-HARD, MASKED, INACTIVE = "hard_classes", "masked", "regulariser"  # as calibrators of their rows
+HARD, MASKED, INACTIVE = "hard_classes", "masked", "regulariser"  # in the calibrator column
 EVEN, UNEVEN = f"{HARD}:even", f"{HARD}:uneven"
-BINS, HIGHEST = 20, 0.1  # of acls figure 3
+BINS, HIGHEST = 20, 0.1  # as in acls figure 3
 Numbers = NDArray[np.float64]
 
 
@@ -27,13 +27,14 @@ Numbers = NDArray[np.float64]
 def measure_hard_classes(
     subject: Parts, *, hardest: int = 3, steps: int = 300, every: int = 10, rate: float = 0.05
 ) -> Iterator[Measurement]:
-    """Class-scaling figure 3: loss, spread and ECE while T is learnt on the hardest classes.
+    """Measure loss, spread and ECE while T is learnt on the hardest classes.
 
-    Parts ``test@STEP``. Of two steps with one total loss (A and B there) the ECE of the one
-    whose class-wise losses are more even, and of the other.
+    Class-scaling figure 3; parts ``test@STEP``. For the two steps with the same total loss (A and
+    B in the figure), also give the ECE of the step with more even class-wise losses and of the
+    other.
     """
     predictions = subject.predictions("test")
-    found = fit_hard_classes(
+    fitted = fit_hard_classes(
         torch.as_tensor(predictions.array),
         torch.as_tensor(predictions.labels),
         hardest=hardest,
@@ -41,22 +42,22 @@ def measure_hard_classes(
         rate=rate,
     )
     for step in range(0, steps + 1, every):
-        for metric, value in _at(found, step).items():
+        for metric, value in _get_figures_at(fitted, step).items():
             yield Measurement(f"test@{step}", HARD, metric, value)
-    same = found.same_loss()
+    same = fitted.find_same_loss()
     if same is not None:
-        even, uneven = sorted(same, key=lambda step: float(found.spread[step]))
+        even, uneven = sorted(same, key=lambda step: float(fitted.spread[step]))
         for name, step in ((EVEN, even), (UNEVEN, uneven)):
-            for metric, value in _at(found, step).items():
+            for metric, value in _get_figures_at(fitted, step).items():
                 yield Measurement("test", name, metric, value)
 
 
-def _at(found: HardClasses, step: int) -> dict[str, float]:
+def _get_figures_at(fitted: HardClasses, step: int) -> dict[str, float]:
     return {
-        "nll": float(found.total[step]),
-        "classwise_nll_std": float(found.spread[step]),
-        "ece": float(found.ece[step]),
-        "parameter:temperature": float(found.temperature[step]),
+        "nll": float(fitted.total[step]),
+        "classwise_nll_std": float(fitted.spread[step]),
+        "ece": float(fitted.ece[step]),
+        "parameter:temperature": float(fitted.temperature[step]),
     }
 
 
@@ -68,19 +69,19 @@ def measure_masked(
     draws: int = 5,
     precision: str = "fp32",
 ) -> Iterator[Measurement]:
-    """mac-cal figure 1: accuracy and confidence with a share of the classifier's weights masked.
+    """Measure accuracy and confidence with a share of the classifier's weights masked.
 
-    Parts ``test@PERCENT``.
+    mac-cal figure 1; parts ``test@PERCENT``.
     """
     network = subject.network(precision)
     head = network.split().head
     if not isinstance(head, nn.Linear):
-        raise InputError(f"masked takes a linear classifier, found {type(head).__name__}")
+        raise InputError(f"masked needs a linear classifier, found {type(head).__name__}")
     assert network.test is not None  # every run has test rows
     features, labels = network.features(network.test)
     bias = torch.zeros(head.out_features, device=head.weight.device)
     with torch.no_grad():
-        found = masked_inference(
+        figures = infer_masked(
             features.float(),
             labels,
             head.weight.float().T,
@@ -88,7 +89,7 @@ def measure_masked(
             ratios=ratios,
             draws=draws,
         )
-    for ratio, (accuracy, confidence) in found.items():
+    for ratio, (accuracy, confidence) in figures.items():
         part = f"test@{round(100 * ratio)}"
         yield Measurement(part, MASKED, "accuracy", accuracy)
         yield Measurement(part, MASKED, "confidence", confidence)
@@ -96,53 +97,55 @@ def measure_masked(
 
 @register_measurement("inactive")
 def measure_inactive(subject: Subject) -> Iterator[Measurement]:
-    """acls figure 3: how much its regulariser is, and whether it is 0, on training rows.
+    """Measure ACLS's regulariser, and how often it is 0, on training rows.
 
-    By the trained network, in batches as in training; where it ranks, with what the loss has
-    counted of each row. Parts ``train@BIN``, twenty bins of 0.005, the last with all beyond.
+    acls figure 3. Use the trained network, in batches as in training; a ranking loss also uses its
+    counts of each row. Parts ``train@BIN``: twenty bins of 0.005, the last with all larger values.
     """
     run, config = subject.run, subject.config
     loss = subject.network().loss
-    term = next((one for one in loss.modules() if isinstance(one, ACLS)), None)
+    term = next((module for module in loss.modules() if isinstance(module, ACLS)), None)
     if term is None:
-        raise InputError(f"inactive is about acls, found the loss {config.loss}")
+        raise InputError(f"inactive needs the loss acls, found {config.loss}")
     if term.history is not None and not bool(term.history.counts.any()):
-        raise FilesGone(f"{run.folder}: what its loss has counted of each row was not kept")
+        raise FilesGone(f"{run.folder}: the loss's counts of each row were not kept")
     predictions = subject.predictions("train")
     logits, labels = torch.as_tensor(predictions.array), torch.as_tensor(predictions.labels)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(config.seed))
     batches = torch.split(shuffled, config.batch_size)
-    values = torch.cat([_regulariser(term, logits, labels, rows) for rows in batches])
+    values = torch.cat([_compute_regulariser(term, logits, labels, rows) for rows in batches])
     yield Measurement("train", "none", "inactive", float((values == 0).double().mean()))
     places = (values.clamp(0, HIGHEST) * (BINS / HIGHEST)).long().clamp_max(BINS - 1)
     for place, share in enumerate((torch.bincount(places, minlength=BINS) / len(values)).tolist()):
         yield Measurement(f"train@{place}", INACTIVE, "share", share)
 
 
-def _regulariser(term: ACLS, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-    """Of each row its own term of eq. 13."""
+def _compute_regulariser(term: ACLS, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+    """Compute each row's term of eq. 13."""
     right = seen = None
     if term.history is not None:
-        right, seen = (one.cpu() for one in term.history.of(rows.to(term.history.counts.device)))
+        right, seen = (
+            counts.cpu() for counts in term.history.of(rows.to(term.history.counts.device))
+        )
     return term.penalties(rows_of(logits[rows], labels[rows]), right, seen)
 
 
 @dataclass(frozen=True)
 class HardClasses:
-    """A temperature fitted on the hardest classes alone, step by step."""
+    """Hold the steps of a temperature fitted on the hardest classes alone."""
 
-    chosen: tuple[int, ...]  # classes, the hardest first
+    chosen: tuple[int, ...]  # classes, hardest first
     temperature: Numbers
     total: Numbers  # mean loss of all rows
-    by_class: Numbers  # (steps + 1, classes): mean loss of each
+    by_class: Numbers  # mean loss of each class: (steps + 1, classes)
     spread: Numbers  # standard deviation over classes
     ece: Numbers
 
-    def same_loss(self) -> tuple[int, int] | None:
-        """Two steps of nearly the same total loss with the most different spread: A and B.
+    def find_same_loss(self) -> tuple[int, int] | None:
+        """Find two steps, A and B, of nearly the same total loss and the most different spread.
 
-        The loss falls, and rises again once the other classes pay: A is before the lowest
-        point, B after it. None where it never rises.
+        The loss falls, then rises when the other classes get worse. A is before the lowest point,
+        B after it. Return None if the loss never rises.
         """
         low = int(np.argmin(self.total))
         before, after = np.arange(low), np.arange(low + 1, len(self.total))
@@ -170,51 +173,51 @@ def fit_hard_classes(
     rate: float = 0.05,
     num_bins: int = 15,
 ) -> HardClasses:
-    """Class-scaling eq. 2 and figure 3: z/T with T learnt on the hardest classes' rows alone.
+    """Fit T of z/T on the rows of the hardest classes alone (class-scaling eq. 2, figure 3).
 
-    The hardest are those of largest mean cross-entropy at T = 1. The paper does not say which
-    layer it fits; a temperature is the one of its methods that has one number. Plain
-    descent on ln T: momentum would carry T beyond its end and back.
+    The hardest classes have the largest mean cross-entropy at T = 1. The paper does not say which
+    calibrator it fits; temperature is its only method with one parameter. Use gradient descent on
+    ln T without momentum, which would overshoot.
     """
     z, count = logits.double(), int(logits.shape[1])
     if not 0 < hardest < count:
-        raise InputError(f"hardest is between 1 and {count - 1} classes, found {hardest}")
+        raise InputError(f"hardest must be between 1 and {count - 1}, found {hardest}")
     classes = torch.unique(labels)
     log_t = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    chosen = _class_losses(z, labels, classes).argsort(descending=True)[:hardest]
+    chosen = _average_class_losses(z, labels, classes).argsort(descending=True)[:hardest]
     rows = torch.isin(labels, classes[chosen])
     descent = torch.optim.SGD([log_t], lr=rate)
-    told: list[tuple[float, float, Numbers, float]] = []
+    records: list[tuple[float, float, Numbers, float]] = []
     for step in range(steps + 1):
         with torch.no_grad():
             scaled = z / log_t.exp()
-            each = _class_losses(scaled, labels, classes)
+            each = _average_class_losses(scaled, labels, classes)
             total = float(nn.functional.cross_entropy(scaled, labels))
             error = float(ece(scaled, labels, num_bins=num_bins))
-            told.append((float(log_t.exp()), total, each.numpy(), error))
+            records.append((float(log_t.exp()), total, each.numpy(), error))
         if step < steps:
             descent.zero_grad()
             loss = nn.functional.cross_entropy(z[rows] / log_t.exp(), labels[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             descent.step()
-    by_class = np.stack([one[2] for one in told])
+    by_class = np.stack([record[2] for record in records])
     return HardClasses(
         tuple(classes[chosen].tolist()),
-        np.array([one[0] for one in told]),
-        np.array([one[1] for one in told]),
+        np.array([record[0] for record in records]),
+        np.array([record[1] for record in records]),
         by_class,
         by_class.std(1, ddof=1),
-        np.array([one[3] for one in told]),
+        np.array([record[3] for record in records]),
     )
 
 
-def _class_losses(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
-    """Mean cross-entropy of each class."""
+def _average_class_losses(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
+    """Average the cross-entropy of each class."""
     each = nn.functional.cross_entropy(logits, labels, reduction="none")
-    return torch.stack([each[labels == one].mean() for one in classes])
+    return torch.stack([each[labels == label].mean() for label in classes])
 
 
-def masked_inference(
+def infer_masked(
     features: Tensor,
     labels: Tensor,
     weight: Tensor,
@@ -224,16 +227,16 @@ def masked_inference(
     draws: int = 5,
     seed: int = 0,
 ) -> dict[float, tuple[float, float]]:
-    """Accuracy and mean confidence of a linear classifier with a share of its weights masked.
+    """Compute accuracy and mean confidence of a linear classifier with masked weights.
 
-    mac-cal figure 1 (b) and (c): fresh masks on (D,K) weights, ``draws`` of them a ratio, not
-    rescaled, the network as it is otherwise.
+    mac-cal figure 1 (b) and (c): draw ``draws`` masks of the (D,K) weights for each ratio, without
+    rescaling or other changes to the network.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = {}
+    figures = {}
     for ratio in ratios:
         if not 0 <= ratio <= 1:
-            raise InputError(f"a share masked lies in [0, 1], found {ratio!r}")
+            raise InputError(f"a masked share must lie in [0, 1], found {ratio!r}")
         right, sure = [], []
         for _ in range(draws):
             kept = torch.rand(weight.shape, generator=generator).to(weight.device) >= ratio
@@ -241,5 +244,5 @@ def masked_inference(
             best, predicted = p.max(1)
             right.append(float((predicted == labels).double().mean()))
             sure.append(float(best.mean()))
-        found[ratio] = (math.fsum(right) / draws, math.fsum(sure) / draws)
-    return found
+        figures[ratio] = (math.fsum(right) / draws, math.fsum(sure) / draws)
+    return figures

@@ -1,4 +1,4 @@
-"""The papers' pictures, drawn on the axes they are given."""
+"""Draw the papers' pictures on given axes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from calibrant.bench.tables.pictures import COLOURS, add_legend, line_style, sta
 from calibrant.bench.tables.series import Series
 from calibrant.core.errors import InputError
 from calibrant.report.pictures import MUTED, OVER, UNDER
-from replication.claims.power_analysis import correlation
-from replication.formulas import loss_curves, membership_curves, probabilities, uncertainty_curves
+from replication.claims.power_analysis import compute_fisher_z
+from replication.formulas import (
+    compute_loss_curves,
+    compute_membership,
+    compute_uncertainty,
+    make_probabilities,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +27,11 @@ if TYPE_CHECKING:
 R_AURC = ("cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc")
 
 
-def loss_weights(ax: Axes | None = None, *, texts: Sequence[str] = R_AURC) -> Axes:
-    """What multiplies cross-entropy against p, of mean 1 (r-aurc figure 1)."""
+def draw_loss_weights(ax: Axes | None = None, *, texts: Sequence[str] = R_AURC) -> Axes:
+    """Draw the factor of cross-entropy, scaled to mean 1, against p (r-aurc figure 1)."""
     axes = start_axes(ax, "Weight of a row", "probability of the true class", "weight, of mean 1")
-    p = probabilities().numpy()
-    for place, (text, curve) in enumerate(loss_curves(texts).items()):
+    p = make_probabilities().numpy()
+    for place, (text, curve) in enumerate(compute_loss_curves(texts).items()):
         axes.plot(p, curve.weight, label=text, **line_style(place))
     axes.set_ylim(0, 5)
     axes.set_xlim(0, 1)
@@ -34,7 +39,7 @@ def loss_weights(ax: Axes | None = None, *, texts: Sequence[str] = R_AURC) -> Ax
     return axes
 
 
-def loss_gradients(
+def draw_loss_gradients(
     ax: Axes | None = None,
     *,
     texts: Sequence[str] = (
@@ -45,11 +50,11 @@ def loss_gradients(
         "r_aurc",
     ),
 ) -> Axes:
-    """∂ℓ/∂p against p (r-aurc figure 3, by the losses' own derivatives)."""
+    """Draw ∂ℓ/∂p against p (r-aurc figure 3), from the losses' own derivatives."""
     axes = start_axes(ax, "Gradient of a row", "probability of the true class", "∂ℓ/∂p")
-    p = probabilities().numpy()
-    for place, (text, curve) in enumerate(loss_curves(texts).items()):
-        # Ranks are whole numbers: at the ends theirs are not yet those of p.
+    p = make_probabilities().numpy()
+    for place, (text, curve) in enumerate(compute_loss_curves(texts).items()):
+        # Leave out the ends, where whole-numbered ranks do not match p.
         axes.plot(p[4:-4], curve.gradient[4:-4], label=text, **line_style(place))
     axes.axhline(0, color=MUTED, lw=0.8)
     axes.set_ylim(-8, 1)
@@ -58,10 +63,10 @@ def loss_gradients(
     return axes
 
 
-def soft_bins(ax: Axes | None = None, *, temperature: float = 0.01, num_bins: int = 5) -> Axes:
-    """How much of a confidence belongs to each soft bin (soft-calibration figure 3)."""
+def draw_soft_bins(ax: Axes | None = None, *, temperature: float = 0.01, num_bins: int = 5) -> Axes:
+    """Draw the membership of confidences in each soft bin (soft-calibration figure 3)."""
     axes = start_axes(ax, f"Soft bins, T = {temperature:g}", "confidence", "membership")
-    table = membership_curves([temperature], num_bins=num_bins)[temperature]
+    table = compute_membership([temperature], num_bins=num_bins)[temperature]
     places = np.linspace(0, 1, len(table))
     for bin_ in range(num_bins):
         axes.plot(places, table[:, bin_], **line_style(bin_))
@@ -71,14 +76,14 @@ def soft_bins(ax: Axes | None = None, *, temperature: float = 0.01, num_bins: in
     return axes
 
 
-def soft_threshold(
+def draw_soft_threshold(
     ax: Axes | None = None,
     *,
     settings: Sequence[tuple[float, float]] = ((0.5, 1.0), (0.5, 0.1), (0.1, 1.0), (0.1, 0.1)),
 ) -> Axes:
-    """t_κ,T against normalised entropy (soft-calibration figure 4)."""
+    """Draw t_κ,T against normalised entropy (soft-calibration figure 4)."""
     axes = start_axes(ax, "Soft uncertainty", "entropy / ln K", "t")
-    for place, ((kappa, temperature), curve) in enumerate(uncertainty_curves(settings).items()):
+    for place, ((kappa, temperature), curve) in enumerate(compute_uncertainty(settings).items()):
         label = f"κ = {kappa:g}, T = {temperature:g}"
         axes.plot(np.linspace(0, 1, len(curve)), curve, label=label, **line_style(place))
     axes.set_xlim(0, 1)
@@ -87,15 +92,15 @@ def soft_threshold(
     return axes
 
 
-def shares(
+def draw_shares(
     lines: Sequence[Series], ax: Axes | None = None, *, title: str = "", against: str = ""
 ) -> Axes:
-    """Each line as a share of where it begins (class-scaling figure 3)."""
+    """Draw each line as a share of its first value (class-scaling figure 3)."""
     axes = start_axes(ax, title, against, "share of the first value")
     for place, line in enumerate(lines):
         axes.plot(
             line.places,
-            [one / line.means[0] for one in line.means],
+            [mean / line.means[0] for mean in line.means],
             label=line.name,
             **line_style(place),
         )
@@ -103,18 +108,18 @@ def shares(
     return axes
 
 
-def spread_against_error(
+def draw_spread_against_error(
     points: Sequence[tuple[str, str, float, float]], ax: Axes | None = None, *, title: str = ""
 ) -> Axes:
-    """Class-wise loss spread against ECE, with Pearson's r (class-scaling figure 1)."""
+    """Draw class-wise loss spread against ECE, with Pearson's r (class-scaling figure 1)."""
     if not points:
-        raise InputError("there is nothing to draw of the spread of class-wise losses")
-    spread, error = (np.array([one[side] for one in points]) for side in (2, 3))
-    z, _ = correlation(spread.tolist(), error.tolist())
+        raise InputError("no class-wise losses to draw")
+    spread, error = (np.array([point[side] for point in points]) for side in (2, 3))
+    z, _ = compute_fisher_z(spread.tolist(), error.tolist())
     r = math.tanh(z)
-    told = " ".join(filter(None, (title, f"(r = {r:.2f})" if math.isfinite(r) else "")))
-    axes = start_axes(ax, told, "standard deviation of class-wise losses", heading("ece"))
-    plain = np.array([one[1] == "none" for one in points])
+    heading_text = " ".join(filter(None, (title, f"(r = {r:.2f})" if math.isfinite(r) else "")))
+    axes = start_axes(ax, heading_text, "standard deviation of class-wise losses", heading("ece"))
+    plain = np.array([point[1] == "none" for point in points])
     for mask, colour, label in ((plain, OVER, "uncalibrated"), (~plain, UNDER, "calibrated")):
         if mask.any():
             axes.scatter(spread[mask], 100 * error[mask], s=14, color=colour, lw=0, label=label)
@@ -122,17 +127,17 @@ def spread_against_error(
     return axes
 
 
-def effects(
-    found: Mapping[str, Mapping[str, float]], ax: Axes | None = None, *, title: str = ""
+def draw_effects(
+    effects: Mapping[str, Mapping[str, float]], ax: Axes | None = None, *, title: str = ""
 ) -> Axes:
-    """Cohen's d of each secondary loss, a group a primary (soft-calibration figure 1)."""
-    names = list(dict.fromkeys(name for each in found.values() for name in each))
+    """Draw Cohen's d of secondary losses, grouped by primary (soft-calibration figure 1)."""
+    names = list(dict.fromkeys(name for each in effects.values() for name in each))
     if not names:
-        raise InputError("there is no secondary loss beside its primary to draw")
+        raise InputError("no secondary loss beside its primary loss to draw")
     axes = start_axes(ax, title or "Effect on ECE", "", "Cohen's d, above 0: lower ECE")
-    width = min(0.8 / len(found), 0.4)
-    for place, (primary, each) in enumerate(found.items()):
-        at = np.arange(len(names)) + (place - (len(found) - 1) / 2) * width
+    width = min(0.8 / len(effects), 0.4)
+    for place, (primary, each) in enumerate(effects.items()):
+        at = np.arange(len(names)) + (place - (len(effects) - 1) / 2) * width
         heights = [each.get(name, np.nan) for name in names]
         axes.bar(at, heights, width * 0.92, color=COLOURS[place % len(COLOURS)], label=primary)
     axes.axhline(0, color=MUTED, lw=0.8)

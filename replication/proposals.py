@@ -1,4 +1,4 @@
-"""What each of the five papers proposes, among combinations of training and calibrator."""
+"""Find which paper proposes a combination of training and calibrator."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from calibrant.core.method_text import parse_terms
 
 
-def proposed_by(settings: Mapping[str, Any], calibrator: str) -> str | None:
-    """The paper a combination is a proposal of, alone: not on top of another's.
+def find_proposer(settings: Mapping[str, Any], calibrator: str) -> str | None:
+    """Find the paper that proposes a combination; None if it mixes methods of several papers.
 
-    Its losses with the usual recipe and no calibrator (soft-calibration's also with its own
-    temperature), mac-cal's head on plain cross-entropy, class-scaling's objective of any
-    calibrator on plain cross-entropy.
+    A paper's proposal is one of: its loss with the usual recipe and no calibrator
+    (soft-calibration: also with its own temperature); mac-cal's head on cross-entropy;
+    class-scaling's objective for any calibrator on cross-entropy.
     """
     losses = {name for _, name, _ in parse_terms(settings["loss"])}
     recipe = settings["recipe"]

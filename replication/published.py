@@ -1,8 +1,8 @@
-"""The five papers' tables under the names and units of calibrant.
+"""Convert the five papers' tables to calibrant's names and units.
 
-``published.csv`` beside this file is every numeric table of the five papers, without the rows
-that could not be read with certainty, in the columns that `calibrant.bench` reads. The papers'
-own names stand in the file that it is made from; the tables below turn them into ours:
+``published.csv`` beside this file holds every numeric table of the five papers, in the columns that
+`calibrant.bench` reads, without rows that could not be read with certainty. It is made from a file
+with the papers' own names, which the mappings below convert to ours:
 
     python -m replication published PAPERS_FOLDER/published.csv
 """
@@ -41,22 +41,22 @@ METRICS = {
     "auroc": "ood_auroc",
     "seconds": "train_seconds",
     "temperature": "parameter:temperature",
-    # Of soft-calibration's table 6 only a sum over classes has the size that is printed.
+    # In soft-calibration's table 6, only a sum over classes has the printed size.
     "marginal_ece": "marginal_ece(binning=mass,class_reduction=sum)",
-    # Of r-aurc's tables 9 and 10, which cannot be either AURC (values up to 3.31).
+    # In r-aurc's tables 9 and 10, the values (up to 3.31) cannot be either AURC.
     "aurc": "published:aurc",
-    # Of the same tables: defined as a sum over classes, but the sizes fit a mean.
+    # In the same tables: defined as a sum over classes, but the sizes fit a mean.
     "brier": "published:brier",
 }
 MODELS = {
     "wrn28-10": "wrn_28_10",
     "wrn26-10": "wrn_26_10",
-    "wrn28": "wrn_28_10",  # of class-scaling's long tail, which does not say how wide
+    "wrn28": "wrn_28_10",  # in class-scaling's long tail, which does not give the width
     "wrn32": "wrn_32",
     "resnet110sd": "resnet110_sd",
     "deeplabv3-resnet50": "deeplabv3_resnet50",
 }
-# class-scaling's calibrators are its methods, and their objectives its variants.
+# In class-scaling's tables, calibrators are methods and objectives are variants.
 CALIBRATORS = {
     "uncalibrated": "none",
     "ts": "temperature",
@@ -73,7 +73,7 @@ AFTER = {
     "+dirichlet": "dirichlet",
     "+mac_cal": "mac_cal_head",
 }
-# mac-cal's table 5, each row with what the rows above it added.
+# mac-cal's table 5; each row adds to the rows above it.
 HEADS = {
     "+masked_retraining": "mac_cal_head(head=linear,restrict_gradient=False,schedule=fixed)",
     "+gradient_restriction": "mac_cal_head(head=linear,schedule=fixed)",
@@ -81,29 +81,31 @@ HEADS = {
     "+static_adaptive_sparsity": "mac_cal_head(schedule=constant)",
     "+decaying_adaptive_sparsity": "mac_cal_head",
 }
-SWEPT = ("eps=", "lambda1=")  # variants that suites of sweeps have as names of methods
+SWEPT = ("eps=", "lambda1=")  # variants that sweeps use as method names
 LONG_TAIL = 0.1  # class-scaling's ρ
 
 
-def load() -> tuple[PublishedFigure, ...]:
-    """Return every figure of the papers."""
+def load_published() -> tuple[PublishedFigure, ...]:
+    """Read every figure of the papers."""
     return read_published(FILE)
 
 
-def find(**wanted: str | float | None) -> list[PublishedFigure]:
-    """Return every figure whose named fields have these values."""
+def find_published(**wanted: str | float | None) -> list[PublishedFigure]:
+    """Find every figure whose named fields have these values."""
     return [
-        one for one in load() if all(getattr(one, name) == value for name, value in wanted.items())
+        figure
+        for figure in load_published()
+        if all(getattr(figure, name) == value for name, value in wanted.items())
     ]
 
 
 def make_published(source: str | os.PathLike[str], target: str | os.PathLike[str] = FILE) -> int:
-    """Write ``published.csv`` from the papers' tables under their own names; count its rows.
+    """Write ``published.csv`` from tables with the papers' own names; return its number of rows.
 
     Args:
-        source: a CSV file with the papers' names. Rows whose notes begin with ``uncertain:``
-            are left out.
-        target: the file to write. Default: the one that the suites name.
+        source: CSV file with the papers' names. Rows whose notes begin with ``uncertain:`` are
+            left out.
+        target: file to write. Default: ``published.csv``, which the suites read.
     """
     with open(source, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if not row["notes"].startswith("uncertain:")]
@@ -114,23 +116,23 @@ def make_published(source: str | os.PathLike[str], target: str | os.PathLike[str
     return len(rows)
 
 
-def method_name(name: str) -> str:
-    """Return our name of a method that a paper writes as primary+secondary, or by its own name.
+def convert_method(name: str) -> str:
+    """Convert a paper's method name, such as primary+secondary, to ours.
 
-    >>> method_name("ce+none"), method_name("ce+mmce"), method_name("mse+s_avuc")
+    >>> convert_method("ce+none"), convert_method("ce+mmce"), convert_method("mse+s_avuc")
     ('cross_entropy', 'mmce', 'brier+s_avuc')
     """
     primary, _, secondary = name.partition("+")
     primary = METHODS.get(primary, primary)
     if secondary in ("", "none"):
         return primary
-    # A secondary loss's bare name is cross-entropy and it.
+    # The bare name of a secondary loss means cross-entropy plus that loss.
     return secondary if primary == "cross_entropy" else f"{primary}+{secondary}"
 
 
 def rename(row: Mapping[str, str]) -> dict[str, str | float]:
-    """Turn a row with a paper's names into one with ours; percent stay percent."""
-    method, calibrator, part, variant = _place(row)
+    """Convert a row with a paper's names to ours; percentages stay percentages."""
+    method, calibrator, part, variant = _convert_names(row)
     options = [piece for piece in variant.split(",") if piece]
     bins = next((piece[5:] for piece in options if piece.startswith("bins=")), None)
     metric = METRICS.get(row["metric"], row["metric"])
@@ -152,42 +154,42 @@ def rename(row: Mapping[str, str]) -> dict[str, str | float]:
     }
 
 
-def _place(row: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """Return method, calibrator, part and the rest of the variant."""
+def _convert_names(row: Mapping[str, str]) -> tuple[str, str, str, str]:
+    """Convert names to (method, calibrator, part, rest of the variant)."""
     method, variant, part = row["method"], row["variant"], "test"
     if row["paper"] == "class-scaling":
-        # Tables 1 and 3 are of other people's logits; table 2 of networks trained for it.
+        # Tables 1 and 3 use published logits; table 2 uses networks trained by the authors.
         network = "logits" if row["table"] in ("Table 1", "Table 3") else "cross_entropy"
-        return network, *_place_class_scaling(method, variant)
+        return network, *_convert_class_scaling(method, variant)
     calibrator, _, rest = variant.partition(",")
     if calibrator in AFTER:
         after = AFTER.get(f"{calibrator} {row['paper']}", AFTER[calibrator])
-        return method_name(method), after, part, rest
+        return convert_method(method), after, part, rest
     if variant in HEADS:
         return "cross_entropy", HEADS[variant], part, ""
     if variant.startswith(SWEPT):
         return variant, "none", part, ""
     if variant.startswith("split="):
-        return method_name(method), "none", variant.removeprefix("split="), ""
+        return convert_method(method), "none", variant.removeprefix("split="), ""
     if row["metric"] in ("auroc", "fpr95"):
         part = "ood:*"
     if variant in ("baseline", "vanilla"):
         variant = ""
-    name = method_name(method)
+    name = convert_method(method)
     soft = name in ("s_avuc", "sb_ece") and row["paper"] == "soft-calibration"
     if soft and row["dataset"] != "imagenet":
-        name = f"interleaved_{name}"  # what these rows are: appendix B
+        name = f"interleaved_{name}"  # these rows are interleaved (appendix B)
     if row["paper"] == "acls" and variant in ("ar_only", "cr_only"):
         name, variant = f"{name}_{variant}", ""
     if variant.startswith("condition="):
-        # Each method has one of the two conditions as its own.
+        # Each method has its own default among the two conditions.
         condition = variant.removeprefix("condition=")
         own = {"crl": "ranking", "acls": "margin"}[name]
         name, variant = (name if condition == own else f"{name}_{condition}"), ""
     return name, "none", part, variant
 
 
-def _place_class_scaling(method: str, variant: str) -> tuple[str, str, str]:
+def _convert_class_scaling(method: str, variant: str) -> tuple[str, str, str]:
     objective, _, rest = variant.partition(",")
     calibrator = CALIBRATORS.get(method)
     if calibrator is None:  # the average over calibrators

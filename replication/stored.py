@@ -1,4 +1,4 @@
-"""The results that are published here: their store, and the suites it has runs of."""
+"""Read the published results: their store, and the suites with runs in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calibrant.bench import (
 from replication.claims.claim import read_claims
 from replication.claims.judge import judge
 from replication.claims.outcome import Outcome
-from replication.proposals import proposed_by
+from replication.proposals import find_proposer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,41 +32,41 @@ ROOT, RESULTS, SUITES = HERE.parent, HERE / "results", HERE / "suites"
 
 
 def list_suites() -> list[str]:
-    """Return the names of our suites and of the package's."""
+    """List the names of our suites and of the package's."""
     return sorted({*available(SUITES), *available()})
 
 
 def find_suite(name: str) -> Path | str:
-    """Return the file of one of our suites, or the name of one of the package."""
+    """Find the file of one of our suites; return the name if it is a suite of the package."""
     path = SUITES / f"{name}.yaml"
     return path if path.is_file() else name
 
 
-class Stored:
-    """A folder of results, each part of it read once."""
+class StoredResults:
+    """Read a results folder, each part once."""
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self.folder = folder
-        self.sizes: dict[str, int] = {}  # runs by suite, those that wait for tuning included
+        self.sizes: dict[str, int] = {}  # runs by suite, including those that wait for tuning
         self._suites: dict[str, Suite] = {}
         self._results: dict[str, Results] = {}
 
     @cached_property
     def store(self) -> Store:
-        """The store."""
+        """Open the store."""
         inner = self.folder / "store"
         return Store(inner if inner.is_dir() else self.folder)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """Every row of the store."""
+        """Read every row of the store."""
         rows = self.store.frame()
         if rows.empty:
-            raise SystemExit(f"{self.folder} holds no results")
+            raise SystemExit(f"{self.folder} has no results")
         return code_columns(rows)
 
-    def suite(self, name: str) -> Suite:
-        """Read a suite as it was run: with the choices of its tuning, beside the store."""
+    def read_suite(self, name: str) -> Suite:
+        """Read a suite as it was run, with its tuning choices from beside the store."""
         if name not in self._suites:
             own = self.folder / "suites" / f"{name}.yaml"
             whole = Suite.read(own if own.is_file() else find_suite(name))
@@ -74,31 +74,31 @@ class Stored:
             self.sizes[name] = len(whole.runs)
         return self._suites[name]
 
-    def of(self, name: str) -> Results:
-        """Return the results of a suite."""
+    def get_results(self, name: str) -> Results:
+        """Collect the results of a suite."""
         if name not in self._results:
-            self._results[name] = collect_results(self.suite(name), self.frame)
+            self._results[name] = collect_results(self.read_suite(name), self.frame)
         return self._results[name]
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """Every claim, judged."""
+        """Judge every claim."""
         claims = read_claims()
         names = dict.fromkeys(
             part for claim in claims for name in claim.suites for part in name.split("+")
         )
-        return judge(claims, self.frame, [self.suite(name) for name in names])
+        return judge(claims, self.frame, [self.read_suite(name) for name in names])
 
     def judge_in(self, name: str) -> list[Outcome]:
-        """Judge the claims that name a suite, by its runs alone."""
-        claims = [claim for claim in read_claims() if self.suite(name).name in claim.suites]
-        return judge(claims, self.frame, [self.suite(name)])
+        """Judge the claims that name a suite by its runs alone."""
+        claims = [claim for claim in read_claims() if self.read_suite(name).name in claim.suites]
+        return judge(claims, self.frame, [self.read_suite(name)])
 
     @cached_property
     def combinations(self) -> list[tuple[dict[str, Any], pd.DataFrame]]:
-        """Every choice of a combination, and its test figures beside the papers' methods."""
+        """List every chosen combination with its test figures beside the papers' methods."""
         with tempfile.TemporaryDirectory() as folder:
             return [
-                (read_choice(path) or {}, report_choice(path, self.store, proposed_by))
+                (read_choice(path) or {}, report_choice(path, self.store, find_proposer))
                 for path in choose_combinations(folder, store=self.store)
             ]

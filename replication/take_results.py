@@ -1,4 +1,4 @@
-"""Results of a folder of runs, taken into those that are published here, as one light file."""
+"""Copy results of runs into the published results, as one light file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from replication.stored import RESULTS
 
 
 def take_results(source: str | os.PathLike[str], target: Path = RESULTS) -> Path:
-    """Take what the published store does not have yet, and the choices of tuning.
+    """Copy results that the published store lacks, and the tuning choices.
 
     Args:
-        source: a folder of runs.
-        target: the folder of published results. Default: that of the checkout.
+        source: folder of runs.
+        target: folder of published results. Default: ``replication/results``.
 
     Returns:
-        The new file of the store.
+        The new file in the store.
     """
     for path in sorted((Path(source) / "choices").glob("*.json")):
         choice = read_choice(path)
@@ -33,7 +33,7 @@ def take_results(source: str | os.PathLike[str], target: Path = RESULTS) -> Path
                 fresh.take_file(path.name, path.read_bytes())
         made = fresh.compact(light=True)
         if made is None:
-            raise SystemExit(f"{source} has no results that are not there already")
+            raise SystemExit(f"{source} has no new results")
         store.take(fresh)
         print(f"{made.name}: {made.stat().st_size:,} bytes")
         return store.folder / made.name

@@ -1,1 +1,1 @@
-"""What the five papers claim, judged by our runs."""
+"""Judge the five papers' claims by our runs."""

@@ -1,29 +1,32 @@
-"""What the five papers claim and our runs can test: read from ``claims.yaml``, judged, written.
+"""Read the papers' claims from ``claims.yaml``.
 
-A claim is a comparison: ``left`` has a better figure than ``right``. Its test says
+A claim is a comparison: ``left`` has a better figure than ``right``. Its test has these keys:
 
-- ``metric``: one or several; the better way is the metric's own unless ``better`` says;
-- ``left``, ``right``: the sides, each any of ``method``, ``calibrator``, ``part`` and
-  ``metric``, one or several. Every left is compared with every right. ``pick: best`` takes
-  the one of several methods with the best figure on validation rows, of those that learned
-  (with half of the highest accuracy); what it loses so stays open while one it could pick has
-  no runs;
-- ``method``: methods that both sides share, ``"*"`` being all of the suite: each is compared
-  with itself, as before and after a calibrator;
-- ``zip: true``: the first left with the first right, and so on, not every one with every one;
-- ``only``: the settings the claim is about, such as ``{data: cifar10}``;
-- ``margin``: how much worse left may be, and ``ratio``: left against so many times right;
-- ``decide``: ``every`` comparison must come out for left (the default), their ``mean``,
-  ``some`` comparison, or the ``count`` of those that do, against half of them, which stays
-  open while comparisons to come could turn it;
-- ``pairs``: ``seeds`` (the default), or ``settings``, where every comparison is one pair (but
-  seeds in a suite of fewer than three settings, which has three seeds and more);
-- or ``correlation``: two metrics that go together over methods and ``calibrator``s, and
-  ``against``, a third that goes with the second less.
+- ``metric``: a metric or a list of metrics. ``better: lower`` or ``higher`` replaces the
+  metric's own direction;
+- ``left``, ``right``: the two sides. Each side may set ``method``, ``calibrator``, ``part`` and
+  ``metric``, as a value or a list. Every left entry is compared with every right entry. With
+  ``pick: best`` a side uses only its method with the best figure on validation rows, among
+  methods whose accuracy is at least half of the highest. If that side loses while a method that
+  it could pick has no runs, the claim stays open;
+- ``method``: methods that both sides share; ``"*"`` means every method of the suite. Each method
+  is compared with itself, for example before and after a calibrator;
+- ``zip: true``: compare the first left entry with the first right entry, the second with the
+  second, and so on;
+- ``only``: the settings that the claim is about, such as ``{data: cifar10}``;
+- ``margin``: how much worse left may be;
+- ``ratio``: compare left with this many times right;
+- ``decide``: the claim holds if ``every`` comparison favours left (the default), if their
+  ``mean`` does, if ``some`` comparison does, or if the ``count`` of those that do is more than
+  half. A ``count`` stays open while planned comparisons could change it;
+- ``pairs``: test over ``seeds`` (the default) or ``settings``. With ``settings`` each comparison
+  is one pair; a suite with fewer than three settings but at least three seeds uses seeds;
+- ``correlation``, in place of ``left`` and ``right``: two metrics that correlate over methods and
+  ``calibrator``s. ``against`` names a third metric that correlates less with the second.
 
-``protocol`` names the settings of the paper's own runs in ``protocols.yaml`` (default: those of the
-paper). What differs in ours is derived from them; ``here`` adds what settings do not tell, by
-suite, or for every suite but the paper's own.
+``protocol`` names the settings of the paper's own runs in ``protocols.yaml``. Default: the paper's
+name. Differences from our settings are derived from the protocol. ``here`` describes differences
+that settings do not show, by suite, or as one text for every suite but the paper's own.
 """
 
 from __future__ import annotations
@@ -66,25 +69,25 @@ PAIRS = ("seeds", "settings")
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison; no methods: those that the test shares."""
+    """Describe one side of a comparison. Without methods it uses the test's shared methods."""
 
     methods: tuple[str, ...]
     calibrators: tuple[str, ...]
     part: str
-    metrics: tuple[str, ...]  # none: the test's
-    best: bool  # of the methods, by validation rows
+    metrics: tuple[str, ...]  # empty: use the test's metrics
+    best: bool  # use only the method that is best on validation rows
 
 
 @dataclass(frozen=True)
 class Test:
-    """How a claim is tested."""
+    """Define how to test a claim."""
 
     metrics: tuple[str, ...]
     lower: bool
     left: Side
     right: Side
-    methods: tuple[str, ...]  # shared by both sides; ("*",): all
-    zipped: bool  # sides are matched by position
+    methods: tuple[str, ...]  # shared by both sides; ("*",): every method of the suite
+    zipped: bool  # match the sides by position
     only: dict[str, tuple[Any, ...]]
     margin: float
     ratio: float
@@ -96,7 +99,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, in our words, where it stands, and its test."""
+    """Hold a paper's claim in our words, its place in the paper, and its test."""
 
     id: str
     paper: str
@@ -104,108 +107,108 @@ class Claim:
     says: str
     suites: tuple[str, ...]
     test: Test
-    here: Mapping[str, str] = field(default_factory=dict)  # by suite: what differs from the paper
-    protocol: str = ""  # of protocols.yaml: how the paper made the runs it rests on
+    here: Mapping[str, str] = field(default_factory=dict)  # differences from the paper, by suite
+    protocol: str = ""  # name in protocols.yaml of the paper's settings
 
 
 def read_claims(path: str | Path | None = None) -> tuple[Claim, ...]:
-    """The claims of a file; those of the five papers when left out."""
-    return _read(Path(path) if path is not None else FILE)
+    """Read the claims in a file. Default: the five papers' claims."""
+    return _read_file(Path(path) if path is not None else FILE)
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path) -> tuple[Claim, ...]:
+def _read_file(path: Path) -> tuple[Claim, ...]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {error}") from None
-    claims = tuple(parse(one) for one in found)
-    ids = [one.id for one in claims]
-    twice = sorted({one for one in ids if ids.count(one) > 1})
+        raise InputError(f"{path} is not valid YAML: {error}") from None
+    claims = tuple(parse_claim(entry) for entry in entries)
+    ids = [claim.id for claim in claims]
+    twice = sorted({name for name in ids if ids.count(name) > 1})
     if twice:
-        raise InputError(f"{path}: claims of the same id: {', '.join(twice)}")
+        raise InputError(f"{path}: duplicate claim ids: {', '.join(twice)}")
     return claims
 
 
-def parse(found: Mapping[str, Any]) -> Claim:
-    """A claim from its mapping; unknown words are errors."""
-    name = str(found.get("id", "?"))
+def parse_claim(entry: Mapping[str, Any]) -> Claim:
+    """Parse a claim; raise InputError for an unknown key."""
+    name = str(entry.get("id", "?"))
     try:
-        _known(found, (*KEYS, *OPTIONAL_KEYS))
+        _check_keys(entry, (*KEYS, *OPTIONAL_KEYS))
         for key in KEYS:
-            if key not in found:
+            if key not in entry:
                 raise InputError(f"{key} is missing")
-        if found["paper"] not in PAPERS:
-            raise no_such("paper", str(found["paper"]), PAPERS)
+        if entry["paper"] not in PAPERS:
+            raise no_such("paper", str(entry["paper"]), PAPERS)
         return Claim(
             id=name,
-            paper=found["paper"],
-            where=str(found["where"]),
-            says=" ".join(str(found["says"]).split()),
-            suites=_several(found["suites"]),
-            test=_test(found["test"]),
-            here=_here(found),
-            protocol=_protocol(found),
+            paper=entry["paper"],
+            where=str(entry["where"]),
+            says=" ".join(str(entry["says"]).split()),
+            suites=_to_texts(entry["suites"]),
+            test=_parse_test(entry["test"]),
+            here=_parse_here(entry),
+            protocol=_parse_protocol(entry),
         )
     except InputError as error:
         raise InputError(f"claim {name}: {error}") from None
 
 
-def _test(found: Mapping[str, Any]) -> Test:
-    _known(found, TEST_KEYS)
-    if "correlation" in found:
-        return _correlation(found)
-    metrics = tuple(check_metric(one) for one in _several(found.get("metric")))
-    left, right = (_side(found, name) for name in ("left", "right"))
+def _parse_test(entry: Mapping[str, Any]) -> Test:
+    _check_keys(entry, TEST_KEYS)
+    if "correlation" in entry:
+        return _parse_correlation(entry)
+    metrics = tuple(check_metric(name) for name in _to_texts(entry.get("metric")))
+    left, right = (_parse_side(entry, name) for name in ("left", "right"))
     named = metrics or left.metrics
     if not named:
         raise InputError("metric is missing")
-    shared = _several(found.get("method"))
+    shared = _to_texts(entry.get("method"))
     for side, name in ((left, "left"), (right, "right")):
         if bool(side.methods) == bool(shared):
-            raise InputError(f"{name} names its methods, or both sides share `method`, not both")
-    decide, pairs = str(found.get("decide", "every")), str(found.get("pairs", "seeds"))
+            raise InputError(f"set either `method` in {name} or the shared `method`, not both")
+    decide, pairs = str(entry.get("decide", "every")), str(entry.get("pairs", "seeds"))
     if decide not in DECIDE:
         raise no_such("way to decide", decide, DECIDE)
     if pairs not in PAIRS:
         raise no_such("kind of pairs", pairs, PAIRS)
     return Test(
         metrics=metrics,
-        lower=_lower(found.get("better"), named[0]),
+        lower=_parse_better(entry.get("better"), named[0]),
         left=left,
         right=right,
         methods=shared,
-        zipped=_zipped(found, left, right),
-        only={key: tuple(_values(value)) for key, value in (found.get("only") or {}).items()},
-        margin=float(found.get("margin", 0.0)),
-        ratio=float(found.get("ratio", 1.0)),
+        zipped=_parse_zip(entry, left, right),
+        only={key: tuple(_to_list(value)) for key, value in (entry.get("only") or {}).items()},
+        margin=float(entry.get("margin", 0.0)),
+        ratio=float(entry.get("ratio", 1.0)),
         decide=decide,
         pairs=pairs,
     )
 
 
-def _correlation(found: Mapping[str, Any]) -> Test:
-    metrics = tuple(check_metric(one) for one in _several(found["correlation"]))
+def _parse_correlation(entry: Mapping[str, Any]) -> Test:
+    metrics = tuple(check_metric(name) for name in _to_texts(entry["correlation"]))
     if len(metrics) != 2:
-        raise InputError(f"correlation is of two metrics, found {len(metrics)}")
+        raise InputError(f"correlation needs two metrics, found {len(metrics)}")
     side = Side(
         (),
-        _several(found.get("calibrator")) or ("none",),
-        str(found.get("part", "test")),
+        _to_texts(entry.get("calibrator")) or ("none",),
+        str(entry.get("part", "test")),
         (),
         False,
     )
-    against = found.get("against")
+    against = entry.get("against")
     return Test(
         metrics=metrics,
         lower=False,
         left=side,
         right=side,
-        methods=_several(found.get("method")) or ("*",),
+        methods=_to_texts(entry.get("method")) or ("*",),
         zipped=False,
-        only={key: tuple(_values(value)) for key, value in (found.get("only") or {}).items()},
+        only={key: tuple(_to_list(value)) for key, value in (entry.get("only") or {}).items()},
         margin=0.0,
         ratio=1.0,
         decide="mean",
@@ -215,65 +218,65 @@ def _correlation(found: Mapping[str, Any]) -> Test:
     )
 
 
-def _side(found: Mapping[str, Any], name: str) -> Side:
-    own = found.get(name)
+def _parse_side(entry: Mapping[str, Any], name: str) -> Side:
+    own = entry.get(name)
     if not isinstance(own, Mapping):
         raise InputError(f"{name} is missing")
-    _known(own, SIDE_KEYS)
+    _check_keys(own, SIDE_KEYS)
     if own.get("pick", "best") != "best":
-        raise InputError(f"pick is best, found {own['pick']!r}")
+        raise InputError(f"pick must be best, found {own['pick']!r}")
     return Side(
-        methods=_several(own.get("method")),
-        calibrators=_several(own.get("calibrator", found.get("calibrator", "none"))),
-        part=str(own.get("part", found.get("part", "test"))),
-        metrics=tuple(check_metric(one) for one in _several(own.get("metric"))),
+        methods=_to_texts(own.get("method")),
+        calibrators=_to_texts(own.get("calibrator", entry.get("calibrator", "none"))),
+        part=str(own.get("part", entry.get("part", "test"))),
+        metrics=tuple(check_metric(name) for name in _to_texts(own.get("metric"))),
         best="pick" in own,
     )
 
 
-def _zipped(found: Mapping[str, Any], left: Side, right: Side) -> bool:
-    zipped = bool(found.get("zip", False))
+def _parse_zip(entry: Mapping[str, Any], left: Side, right: Side) -> bool:
+    zipped = bool(entry.get("zip", False))
     sizes = [(len(side.methods), len(side.calibrators)) for side in (left, right)]
     if zipped and sizes[0] != sizes[1]:
-        raise InputError("zip wants as many methods and calibrators on the left as on the right")
+        raise InputError("zip needs as many methods and calibrators on the left as on the right")
     return zipped
 
 
-def _lower(better: object, metric: str) -> bool:
+def _parse_better(better: object, metric: str) -> bool:
     if better is None:
         higher = higher_is_better(metric)
         if higher is None:
-            raise InputError(f"say `better: lower` or `higher`: {metric} has no better way")
+            raise InputError(f"set `better` to lower or higher: {metric} has no direction")
         return not higher
     if better not in ("lower", "higher"):
-        raise InputError(f"better is lower or higher, found {better!r}")
+        raise InputError(f"better must be lower or higher, found {better!r}")
     return better == "lower"
 
 
-def _here(found: Mapping[str, Any]) -> dict[str, str]:
-    told = found.get("here", {})
-    if isinstance(told, str):
-        told = {suite: told for suite in _several(found["suites"]) if suite != found["paper"]}
-    _known(told, _several(found["suites"]))
-    return {suite: " ".join(str(words).split()) for suite, words in told.items()}
+def _parse_here(entry: Mapping[str, Any]) -> dict[str, str]:
+    notes = entry.get("here", {})
+    if isinstance(notes, str):
+        notes = {suite: notes for suite in _to_texts(entry["suites"]) if suite != entry["paper"]}
+    _check_keys(notes, _to_texts(entry["suites"]))
+    return {suite: " ".join(str(words).split()) for suite, words in notes.items()}
 
 
-def _protocol(found: Mapping[str, Any]) -> str:
-    name = str(found.get("protocol", found["paper"]))
+def _parse_protocol(entry: Mapping[str, Any]) -> str:
+    name = str(entry.get("protocol", entry["paper"]))
     if name not in read_protocols():
         raise no_such("protocol", name, read_protocols())
     return name
 
 
-def _known(found: Mapping[str, Any], keys: Iterable[str]) -> None:
-    for key in found:
+def _check_keys(entry: Mapping[str, Any], keys: Iterable[str]) -> None:
+    for key in entry:
         if key not in keys:
-            raise no_such("word of a claim", str(key), keys)
+            raise no_such("key in a claim", str(key), keys)
 
 
-def _several(found: object) -> tuple[str, ...]:
-    return tuple(str(one) for one in _values(found)) if found is not None else ()
+def _to_texts(value: object) -> tuple[str, ...]:
+    return tuple(str(item) for item in _to_list(value)) if value is not None else ()
 
 
-def _values(found: object) -> list[Any]:
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+def _to_list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]

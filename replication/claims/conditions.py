@@ -1,7 +1,7 @@
-"""How our runs differ from those that a paper's claim rests on.
+"""Compare our runs with the paper's runs behind a claim.
 
-The papers' settings stand in ``protocols.yaml``; ours are read from the suite, so that no
-difference is forgotten. Only what settings cannot say is written by hand, as ``here:`` of a claim.
+The papers' settings are in ``protocols.yaml``; ours are read from the suite, so that no difference
+is forgotten. A claim's ``here:`` describes by hand only what settings do not show.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from calibrant.core.method_text import parse_terms
 
 FILE = Path(__file__).parents[1] / "protocols.yaml"
 FEWEST_SEEDS = 3
-# Settings that are compared, with how a difference is told.
+# Settings to compare, and how to describe a difference.
 COMPARED = {
     "data": "{ours} in place of {theirs}",
     "model": "{ours} in place of {theirs}",
     "epochs": "{ours} epochs in place of {theirs}",
     "batch_size": "batches of {ours} in place of {theirs}",
 }
-REFERENCE_BATCH = 128  # that r-AURC's strengths belong to
+REFERENCE_BATCH = 128  # the batch size that r-AURC's strengths are made for
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings a paper's runs were made in."""
+    """Hold the settings of a paper's runs."""
 
     name: str
     settings: tuple[Mapping[str, tuple[Any, ...]], ...]
@@ -39,19 +39,19 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What differs from the paper, and what keeps our runs from being evidence at all."""
+    """Hold the differences from the paper, and the reasons why our runs are no evidence."""
 
     differences: tuple[str, ...] = ()
     disqualified: tuple[str, ...] = ()
 
 
 def read_protocols(path: Path = FILE) -> dict[str, Protocol]:
-    """Return the protocols of a file by name. Default: those of the five papers."""
-    return _read(path)
+    """Read protocols by name from a file. Default: the five papers' protocols."""
+    return _read_file(path)
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path) -> dict[str, Protocol]:
+def _read_file(path: Path) -> dict[str, Protocol]:
     import yaml
 
     protocols = {}
@@ -71,7 +71,7 @@ def _read(path: Path) -> dict[str, Protocol]:
         for row in settings:
             for key in row:
                 if key not in (*COMPARED, "logits"):
-                    raise InputError(f"{path.name}: {name}: no setting is called {key!r}")
+                    raise InputError(f"{path.name}: {name}: unknown setting {key!r}")
         protocols[name] = Protocol(name, settings, bool(entry.get("tuned", False)))
     return protocols
 
@@ -88,12 +88,13 @@ def compare_conditions(
     """Compare runs with the protocol of a paper.
 
     Args:
-        protocol: the paper's.
-        results: those of the suite.
+        protocol: the paper's settings.
+        results: our results of a suite.
         places: the cells and methods that were judged.
         parts: the parts of the data that were judged. Default: test rows.
-        seeds: the fewest seeds of a comparison. Default: None, seeds are not the pairs.
-        note: what else differs, in words. Default: nothing.
+        seeds: the smallest number of seeds in a comparison. Default: None, the claim is not
+            tested over seeds.
+        note: other differences, in words. Default: none.
     """
     specs = {
         (cell, method): spec
@@ -106,35 +107,36 @@ def compare_conditions(
     differences = dict.fromkeys(
         text for spec in specs.values() for text in _compare_settings(protocol, spec)
     )
-    told = [*_merge(differences)]
+    texts = [*_format_differences(differences)]
     clipped = sorted({method for (_, method), spec in specs.items() if spec.config.clip})
     if clipped:
-        told.append(f"gradients clipped for {', '.join(clipped)}")
+        texts.append(f"gradients clipped for {', '.join(clipped)}")
     if any(_has_race(spec) for spec in specs.values()):
-        told.append("γ of mac_cal chosen by a race that stops weak candidates early")
+        texts.append("γ of mac_cal chosen by a race that stops weak candidates early")
     if any(part.startswith("test:") for part in parts):
-        told.append("corruptions made here in place of the official files")
+        texts.append("corruptions made here in place of the official files")
     if any(part.startswith("ood:") for part in parts):
-        told.append("the other CIFAR alone in place of the mean over it and SVHN")
+        texts.append("the other CIFAR alone in place of the mean over it and SVHN")
     if seeds is not None and seeds < FEWEST_SEEDS:
-        told.append(f"{seeds} seed{'s' * (seeds != 1)} where three are the least for a verdict")
+        texts.append(f"only {seeds} seed{'s' * (seeds != 1)}; a verdict needs {FEWEST_SEEDS}")
     if note:
-        told.append(note)
+        texts.append(note)
     disqualified = []
     if protocol.tuned and not results.suite.tune:
         disqualified.append("the paper tunes every method, and these runs are not tuned")
     unmatched = sorted({m for (_, m), spec in specs.items() if has_unmatched_strength(spec)})
     if unmatched:
+        batches = _join(sorted({spec.config.batch_size for spec in specs.values()}))
         disqualified.append(
-            f"{', '.join(unmatched)} has the strength of batches of {REFERENCE_BATCH} at "
-            f"{_join(sorted({spec.config.batch_size for spec in specs.values()}))}, which makes it "
-            "another method (reference_batch=None)"
+            f"{', '.join(unmatched)} has the strength for batches of {REFERENCE_BATCH} but trains "
+            f"with batches of {batches}, "
+            "which makes it another method (reference_batch=None)"
         )
-    return Conditions(tuple(told), tuple(disqualified))
+    return Conditions(tuple(texts), tuple(disqualified))
 
 
 def has_unmatched_strength(spec: Spec) -> bool:
-    """Return whether a run trained r_aurc with a strength that does not fit its batch."""
+    """Return whether a run trained r_aurc with a strength made for another batch size."""
     if spec.logits is not None or spec.config.batch_size == REFERENCE_BATCH:
         return False
     terms = [term for term in parse_terms(spec.config.loss) if term[1] == "r_aurc"]
@@ -142,12 +144,12 @@ def has_unmatched_strength(spec: Spec) -> bool:
 
 
 def _has_race(spec: Spec) -> bool:
-    """Return whether γ was chosen by a race; options that do not say mean the former default."""
+    """Return whether a race chose γ; without the option, assume the former default, True."""
     return spec.config.recipe == "mac_cal" and bool(spec.config.recipe_options.get("race", True))
 
 
 def _compare_settings(protocol: Protocol, spec: Spec) -> list[tuple[str, str, str]]:
-    """Return (setting, ours, theirs) of the paper's settings that are nearest to a run's."""
+    """List (setting, ours, theirs) that differ from the paper's settings nearest to a run's."""
     return min((_compare_with(row, spec) for row in protocol.settings), key=_distance)
 
 
@@ -165,12 +167,12 @@ def _compare_with(row: Mapping[str, tuple[Any, ...]], spec: Spec) -> list[tuple[
 
 
 def _distance(differences: list[tuple[str, str, str]]) -> tuple[bool, int]:
-    """Prefer the same data, then the fewest differences."""
+    """Rank by the same data first, then by the fewest differences."""
     return any(name == "data" for name, _, _ in differences), len(differences)
 
 
-def _merge(differences: Iterable[tuple[str, str, str]]) -> Iterable[str]:
-    """Tell each setting once, with all of our values."""
+def _format_differences(differences: Iterable[tuple[str, str, str]]) -> Iterable[str]:
+    """Describe each setting once, with all of our values."""
     ours: dict[tuple[str, str], list[str]] = {}
     for name, value, theirs in differences:
         ours.setdefault((name, theirs), []).append(value)

@@ -1,4 +1,4 @@
-"""Claims that two figures go together."""
+"""Judge claims that two metrics correlate."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from calibrant.bench import Cell, Results
 from calibrant.bench.tables.statistics import FEWEST, LEVEL, mean_of
 from replication.claims import power_analysis
 from replication.claims.claim import Claim
-from replication.claims.comparisons import is_about, methods_of
-from replication.claims.costs import cost_of_plan, cost_of_seeds
+from replication.claims.comparisons import is_about, list_methods
+from replication.claims.costs import estimate_plan_cost, estimate_seeds_cost
 from replication.claims.outcome import Outcome
 from replication.claims.power_analysis import MOST, POWER
 from replication.claims.verdicts import FAILS, HOLDS, OPEN
 
 
-def correlated(claim: Claim, results: Results) -> Outcome:
-    """The correlation of two metrics over methods and calibrators, within cells.
+def judge_correlation(claim: Claim, results: Results) -> Outcome:
+    """Correlate two metrics over methods and calibrators within each cell, and judge the claim.
 
-    A point is a method after a calibrator, its figures means over seeds. Each cell gives
-    Fisher's z; cells are combined by weights of 1/variance. With ``against``, the z of that
-    third metric with the second is taken off. Points of one network, a method in a cell, go
-    together by what it is: the interval is that of a jackknife over networks, and no narrower
+    A point is a method after a calibrator; its figures are means over seeds. Each cell gives
+    Fisher's z, and cells are combined with weights 1/variance. With ``against``, subtract the z
+    of that third metric with the second. Points of the same network (a method in a cell) depend
+    on each other, so the interval comes from a jackknife over networks and is never narrower
     than Fisher's.
     """
     from scipy.stats import t
 
     test, name = claim.test, results.suite.name
     first, second = test.metrics
-    wanted = methods_of(test, results)
+    wanted = list_methods(test, results)
     places = [
         place
         for place in results.planned
@@ -37,11 +37,11 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     ]
     columns = [first, second] if test.against is None else [first, second, test.against]
     cells = list(dict.fromkeys(cell for cell, _ in places))
-    points = {cell: _points(claim, results, cell, columns) for cell in cells}
-    z, variance = _combined(points)
+    points = {cell: _collect_points(claim, results, cell, columns) for cell in cells}
+    z, variance = _combine_cells(points)
     metric = f"correlation of {first} and {second}"
     if not math.isfinite(variance):
-        cost = cost_of_plan(results, places) if places else None
+        cost = estimate_plan_cost(results, places) if places else None
         return Outcome(claim, name, OPEN, "no figures yet", metric, cost=cost)
     networks = [(cell, method) for cell, rows in points.items() for method in rows]
     count, settings = len(networks), sum(bool(rows) for rows in points.values())
@@ -57,14 +57,14 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     status = OPEN if few or abs(z) <= reach else HOLDS if z > 0 else FAILS
     shown = (lambda value: value) if test.against else math.tanh
     detectable, beyond = None, False
-    cost = cost_of_plan(results, places) if few else None
+    cost = estimate_plan_cost(results, places) if few else None
     if status == OPEN and not few:
         shift = reach / spread + power_analysis.normal_quantile(POWER)
         detectable = shown(shift * spread)
-        # As many more points of the same kind as bring the interval down to the effect seen.
+        # How many times as many points would shrink the interval to the effect seen.
         factor = (shift * spread / abs(z)) ** 2 if z else math.inf
         beyond = factor >= MOST
-        cost = cost_of_seeds(results, places, min(factor, MOST) - 1)
+        cost = estimate_seeds_cost(results, places, min(factor, MOST) - 1)
     return Outcome(
         claim,
         name,
@@ -81,53 +81,55 @@ def correlated(claim: Claim, results: Results) -> Outcome:
     )
 
 
-Points = dict[Cell, dict[str, list[tuple[float, ...]]]]  # of each method in each cell
+Points = dict[Cell, dict[str, list[tuple[float, ...]]]]  # by cell and method
 
 
-def _combined(points: Points) -> tuple[float, float]:
-    """Fisher's z over all cells, and its variance were all points independent."""
+def _combine_cells(points: Points) -> tuple[float, float]:
+    """Combine Fisher's z over cells; its variance assumes independent points."""
     estimates = []
     for rows in points.values():
         flat = [point for each in rows.values() for point in each]
-        one, two, *third = (
+        first, second, *third = (
             (list(column) for column in zip(*flat, strict=True)) if flat else ([], [])
         )
         estimates.append(
-            power_analysis.correlation_difference(one, third[0], two)
+            power_analysis.compare_correlations(first, third[0], second)
             if third
-            else power_analysis.correlation(one, two)
+            else power_analysis.compute_fisher_z(first, second)
         )
-    return power_analysis.combined(estimates)
+    return power_analysis.combine_estimates(estimates)
 
 
 def _jackknife(points: Points, networks: Sequence[tuple[Cell, str]]) -> float:
-    """The variance of z by leaving out one network after another."""
+    """Estimate the variance of z by leaving out one network at a time."""
     count = len(networks)
     if count < 2:
         return math.inf
     left = []
     for cell, method in networks:
         rest = {name: each for name, each in points[cell].items() if name != method}
-        left.append(_combined({**points, cell: rest})[0])
+        left.append(_combine_cells({**points, cell: rest})[0])
     mean = math.fsum(left) / count
-    return (count - 1) / count * math.fsum((one - mean) ** 2 for one in left)
+    return (count - 1) / count * math.fsum((z - mean) ** 2 for z in left)
 
 
-def _points(
+def _collect_points(
     claim: Claim, results: Results, cell: Cell, metrics: list[str]
 ) -> dict[str, list[tuple[float, ...]]]:
     test = claim.test
     calibrators = test.left.calibrators
     names = results.calibrators if calibrators == ("*",) else calibrators
-    found: dict[str, list[tuple[float, ...]]] = {}
+    points: dict[str, list[tuple[float, ...]]] = {}
     for calibrator in names:
         columns = [
             results.values(metric, calibrator=calibrator, part=test.left.part) for metric in metrics
         ]
-        for method in sorted(methods_of(test, results)):
+        for method in sorted(list_methods(test, results)):
             runs = [column.get((cell, method), {}) for column in columns]
-            seeds = set.intersection(*(set(one) for one in runs))
-            point = tuple(mean_of([one[seed] for seed in sorted(seeds)]).mean for one in runs)
+            seeds = set.intersection(*(set(by_seed) for by_seed in runs))
+            point = tuple(
+                mean_of([by_seed[seed] for seed in sorted(seeds)]).mean for by_seed in runs
+            )
             if seeds and all(map(math.isfinite, point)):
-                found.setdefault(method, []).append(point)
-    return found
+                points.setdefault(method, []).append(point)
+    return points

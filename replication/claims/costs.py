@@ -1,4 +1,4 @@
-"""What further runs would cost, from what those made so far did."""
+"""Estimate the GPU time of further runs from the runs made so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.bench import Cell, Results, run_seconds
 from calibrant.bench.tables.statistics import mean_of
-from replication.claims.workload import SETTINGS, images_of, work_of
+from replication.claims.workload import SETTINGS, count_images, estimate_work
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,60 +18,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a GPU; ``estimated`` where they are by the work of other runs."""
+    """Hold GPU seconds; ``estimated`` if they follow from the work of other networks."""
 
     seconds: float
     estimated: bool = False
 
     @property
     def minutes(self) -> float:
-        """The same in minutes."""
+        """Convert to minutes."""
         return self.seconds / 60
 
-    def times(self, factor: float) -> Cost:
-        """So many times that."""
+    def scale(self, factor: float) -> Cost:
+        """Multiply the cost by a factor."""
         return Cost(factor * self.seconds, self.estimated)
 
     def __add__(self, other: Cost) -> Cost:
-        """Both together."""
+        """Add two costs."""
         return Cost(self.seconds + other.seconds, self.estimated or other.estimated)
 
 
-def cost_of_seeds(
+def estimate_seeds_cost(
     results: Results, places: Iterable[tuple[Cell, str]], seeds: float
 ) -> Cost | None:
-    """Of ``seeds`` more runs of each (cell, method); None where one is not known."""
-    return _total((estimate_costs(results).get(place), seeds) for place in dict.fromkeys(places))
+    """Estimate the cost of ``seeds`` more runs at each place; None if a cost is unknown."""
+    return _sum_costs(
+        (estimate_costs(results).get(place), seeds) for place in dict.fromkeys(places)
+    )
 
 
-def cost_of_plan(results: Results, places: Iterable[tuple[Cell, str]]) -> Cost | None:
-    """Of all the runs the suite plans at these (cell, method); None where one is not known.
+def estimate_plan_cost(results: Results, places: Iterable[tuple[Cell, str]]) -> Cost | None:
+    """Estimate the cost of all runs planned at these places; None if a cost is unknown.
 
-    Those that were made, but not measured in this way, are counted as well: what they left
-    behind is seldom enough to measure more.
+    Count finished runs that lack this measurement as well: the files they left are seldom enough
+    to measure more.
     """
-    return _total(
+    return _sum_costs(
         (estimate_costs(results).get(place), results.planned[place])
         for place in dict.fromkeys(places)
     )
 
 
-def _total(runs: Iterable[tuple[Cost | None, float]]) -> Cost | None:
+def _sum_costs(runs: Iterable[tuple[Cost | None, float]]) -> Cost | None:
     total = Cost(0.0)
-    for one, count in runs:
-        if one is None:
+    for cost, count in runs:
+        if cost is None:
             return None
-        total += one.times(count)
+        total += cost.scale(count)
     return total
 
 
 @lru_cache(maxsize=64)
 def estimate_costs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
-    """A run alone on its machine: its own method's mean, else that of its cell.
+    """Estimate the cost of one run at each place, alone on its machine.
 
-    A cell without a run takes the seconds an epoch of the same network elsewhere in the store,
-    by the number of images, or of other networks, by their work; runs on files of logits take
-    no GPU.
+    Use the mean of the method in its cell, else the mean of the cell. For a cell without runs,
+    use the seconds per epoch of the same network elsewhere in the store, scaled by the number of
+    images, or of other networks, scaled by their work. Runs on files of logits need no GPU.
     """
     rows = run_seconds(results.frame)
     took = dict(zip(rows["key"].astype(str), rows["value"], strict=True))
@@ -80,7 +82,7 @@ def estimate_costs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
         for method, cell, _ in entries if key in took else ():
             runs.setdefault((cell, method), []).append(float(took[key]))
     means = {place: mean_of(seconds).mean for place, seconds in runs.items()}
-    epochs = _epochs(rows)
+    epochs = _list_epochs(rows)
     logits = any(spec.logits is not None for _, spec in results.suite.specs)
     of_cells: dict[Cell, Cost | None] = {}
     for cell in results.cells:
@@ -90,8 +92,10 @@ def estimate_costs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
         elif beside:
             of_cells[cell] = Cost(mean_of(beside).mean)
         else:
-            one = _epoch({name: results.setting(cell, name) for name in SETTINGS}, epochs)
-            of_cells[cell] = None if one is None else one.times(results.setting(cell, "epochs"))
+            epoch = _estimate_epoch(
+                {name: results.setting(cell, name) for name in SETTINGS}, epochs
+            )
+            of_cells[cell] = None if epoch is None else epoch.scale(results.setting(cell, "epochs"))
     return {
         (cell, method): Cost(means[cell, method])
         if (cell, method) in means and not logits
@@ -100,13 +104,13 @@ def estimate_costs(results: Results) -> dict[tuple[Cell, str], Cost | None]:
     }
 
 
-def _epochs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of every timed training of the store, what an epoch took and how much work it was."""
-    told = {text: json.loads(text) for text in rows["config"].unique()}
-    trained = [text for text, one in told.items() if one.get("logits") is None]
+def _list_epochs(rows: pd.DataFrame) -> pd.DataFrame:
+    """List the seconds and the work per epoch of every timed training in the store."""
+    configs = {text: json.loads(text) for text in rows["config"].unique()}
+    trained = [text for text, config in configs.items() if config.get("logits") is None]
     rows = rows[rows["config"].isin(trained)]
-    images = {text: images_of(told[text]) for text in trained}
-    work = {text: work_of(told[text]) for text in trained}
+    images = {text: count_images(configs[text]) for text in trained}
+    work = {text: estimate_work(configs[text]) for text in trained}
     return rows.assign(
         seconds=rows["value"] / rows["epochs"].clip(lower=1),
         images=rows["config"].map(images).astype("float64"),
@@ -114,18 +118,18 @@ def _epochs(rows: pd.DataFrame) -> pd.DataFrame:
     )[["data", "model", "seconds", "images", "work"]]
 
 
-def _epoch(settings: Mapping[str, Any], epochs: pd.DataFrame) -> Cost | None:
-    """An epoch of a network, as it took elsewhere, or by the work of others.
+def _estimate_epoch(settings: Mapping[str, Any], epochs: pd.DataFrame) -> Cost | None:
+    """Estimate an epoch of a network from its runs elsewhere, or from other networks' work.
 
-    That of others on the same data where there are some, else on any. All of a run's seconds
-    are taken to go with its images and its work, those of measuring too.
+    Prefer other networks on the same data. Assume that all seconds of a run, including those
+    spent on measuring, are proportional to its images and its work.
     """
     own = epochs[epochs["model"] == settings["model"]]
     if len(own):
-        here, there = images_of(settings), float(own["images"].mean(skipna=False))
-        share = here / there if here is not None and there > 0 else 1.0
+        here, trained_images = count_images(settings), float(own["images"].mean(skipna=False))
+        share = here / trained_images if here is not None and trained_images > 0 else 1.0
         return Cost(float(own["seconds"].mean()) * share, estimated=share != 1.0)
-    work, others = work_of(settings), epochs[epochs["work"].notna()]
+    work, others = estimate_work(settings), epochs[epochs["work"].notna()]
     near = others[others["data"] == settings["data"]]
     others = near if len(near) else others
     if work is None or others.empty:

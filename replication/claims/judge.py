@@ -1,4 +1,4 @@
-"""Claims put to the test: runs compared in pairs, and what would decide those left open."""
+"""Judge claims by paired comparisons of runs, and say what would decide the open ones."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from calibrant.functional.statistics import holm
 from replication.claims.claim import Claim, Test
 from replication.claims.comparisons import (
     Comparison,
-    absence,
-    by_setting,
-    comparisons,
+    count_planned,
+    find_missing,
+    group_by_setting,
     is_about,
-    methods_of,
-    planned_comparisons,
+    list_comparisons,
+    list_methods,
 )
 from replication.claims.conditions import compare_conditions, read_protocols
-from replication.claims.correlations import correlated
-from replication.claims.outcome import Outcome, stand
+from replication.claims.correlations import judge_correlation
+from replication.claims.outcome import Outcome, decide_sign
 from replication.claims.power import (
     Needed,
-    detectable,
-    expected,
-    over_what_there_is,
-    to_begin,
-    to_decide,
+    choose_pairs,
+    find_detectable,
+    find_needed_to_begin,
+    find_needed_to_decide,
+    predict_detectable,
 )
 from replication.claims.power_analysis import wilson
 from replication.claims.verdicts import (
@@ -39,9 +39,9 @@ from replication.claims.verdicts import (
     HOLDS,
     OPEN,
     Verdict,
-    listed,
-    unless_others,
-    unless_overturned,
+    join_names,
+    reopen_for_planned,
+    reopen_for_rivals,
 )
 
 if TYPE_CHECKING:
@@ -49,56 +49,64 @@ if TYPE_CHECKING:
 
 
 def judge(claims: Iterable[Claim], frame: pd.DataFrame, suites: Iterable[Suite]) -> list[Outcome]:
-    """Every claim's outcome in every suite of ours that it can be tested in.
+    """Judge every claim in each suite that can test it.
 
-    A suite whose runs are all among those of one before it has no outcome of its own. A claim none
-    of whose suites has figures has one outcome, not decided, in the suite that costs least.
+    Skip a suite whose runs all belong to an earlier suite. If no suite has figures, give one
+    undecided outcome, for the cheapest suite.
     """
     claims, frame = list(claims), code_columns(frame)
-    given = {suite.name: suite for suite in suites}
+    suite_by_name = {suite.name: suite for suite in suites}
     names = dict.fromkeys(name for claim in claims for name in claim.suites)
-    found = {
-        name: collect_results(joined([given[part] for part in name.split("+")]), frame)
+    results_by_suite = {
+        name: collect_results(join_suites([suite_by_name[part] for part in name.split("+")]), frame)
         for name in names
-        if all(part in given for part in name.split("+"))
+        if all(part in suite_by_name for part in name.split("+"))
     }
     outcomes = []
     for claim in claims:
-        own = [tested(claim, found[name], found.values()) for name in claim.suites if name in found]
+        own = [
+            judge_in_suite(claim, results_by_suite[name], results_by_suite.values())
+            for name in claim.suites
+            if name in results_by_suite
+        ]
         begun: list[Outcome] = []
-        # Runs that did not train the paper's method are shown only where there are no others.
-        evidence = [one for one in own if one.begun and not one.conditions.disqualified]
-        for one in evidence or own:
-            if one.begun and not any(one.evidence <= other.evidence for other in begun):
-                begun.append(one)
-        waiting = sorted(own, key=lambda one: math.inf if one.minutes is None else one.minutes)
+        # Show runs that did not train the paper's method only if there are no others.
+        evidence = [
+            outcome for outcome in own if outcome.begun and not outcome.conditions.disqualified
+        ]
+        for outcome in evidence or own:
+            if outcome.begun and not any(outcome.evidence <= other.evidence for other in begun):
+                begun.append(outcome)
+        waiting = sorted(
+            own, key=lambda outcome: math.inf if outcome.minutes is None else outcome.minutes
+        )
         outcomes += begun or waiting[:1]
     return outcomes
 
 
-def joined(suites: Sequence[Suite]) -> Suite:
-    """Suites of one protocol as one: the runs of all, each once."""
+def join_suites(suites: Sequence[Suite]) -> Suite:
+    """Join suites with the same protocol into one, with each run once."""
     first = suites[0]
     if len(suites) == 1:
         return first
-    specs = {(method, spec.key): (method, spec) for one in suites for method, spec in one.specs}
-    name = "+".join(one.name for one in suites)
+    specs = {(method, spec.key): (method, spec) for suite in suites for method, spec in suite.specs}
+    name = "+".join(suite.name for suite in suites)
     return replace(first, name=name, specs=tuple(specs.values()))
 
 
-def tested(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome:
-    """A claim's outcome by the runs of one suite; ``others`` tell how far settings spread."""
-    return with_conditions(compare_runs(claim, results, others), results)
+def judge_in_suite(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome:
+    """Judge a claim by the runs of one suite; ``others`` give the spread over settings."""
+    return add_conditions(compare_runs(claim, results, others), results)
 
 
-def with_conditions(outcome: Outcome, results: Results) -> Outcome:
-    """An outcome with how its runs differ from the paper's; unchanged where it has none."""
+def add_conditions(outcome: Outcome, results: Results) -> Outcome:
+    """Add how the runs differ from the paper's; return an outcome without runs unchanged."""
     claim, test = outcome.claim, outcome.claim.test
     if not outcome.begun:
         return outcome
-    places = {place for one in outcome.comparisons for place in one.places}
+    places = {place for comparison in outcome.comparisons for place in comparison.places}
     if test.correlation:
-        wanted = methods_of(test, results)
+        wanted = list_methods(test, results)
         places = {place for place in results.planned if place[1] in wanted}
     by_seeds = test.pairs == "seeds" and not test.correlation
     conditions = compare_conditions(
@@ -106,62 +114,66 @@ def with_conditions(outcome: Outcome, results: Results) -> Outcome:
         results,
         places,
         parts=(test.left.part, test.right.part),
-        seeds=min(len(one.gains) for one in outcome.comparisons) if by_seeds else None,
+        seeds=min(len(comparison.gains) for comparison in outcome.comparisons)
+        if by_seeds
+        else None,
         note=claim.here.get(outcome.suite, ""),
     )
     return replace(outcome, conditions=conditions)
 
 
 def compare_runs(claim: Claim, results: Results, others: Iterable[Results]) -> Outcome:
-    """What the comparisons of one suite's runs say, whatever the paper's conditions were."""
+    """Judge a claim by one suite's comparisons, whatever the paper's conditions were."""
     if claim.test.correlation:
-        return correlated(claim, results)
-    wanted = methods_of(claim.test, results)
+        return judge_correlation(claim, results)
+    wanted = list_methods(claim.test, results)
     planned = [
         place
         for place in results.planned
         if place[1] in wanted and is_about(claim.test, results, place[0])
     ]
-    test = over_what_there_is(claim.test, results, planned)
+    test = choose_pairs(claim.test, results, planned)
     narrowed = test.pairs != claim.test.pairs
     claim = replace(claim, test=test)
-    every = list(comparisons(test, results))
-    found = [one for one in every if one.gains]
-    absent = tuple(sorted(wanted - _known(results)))
+    every = list(list_comparisons(test, results))
+    measured = [comparison for comparison in every if comparison.gains]
+    absent = tuple(sorted(wanted - _list_known_methods(results)))
     metric = (test.metrics or test.left.metrics)[0]
-    lacking, missing = absence(test, results, planned, every)
-    untuned = wanted & (_known(results) - set(results.suite.methods))
-    if not found:
-        told, pairs = expected(results, test, metric, planned, others)
-        possible = _complete(test, results) and not untuned
-        needed = to_begin(results, test, planned) if possible else Needed()
+    lacking, missing = find_missing(test, results, planned, every)
+    untuned = wanted & (_list_known_methods(results) - set(results.suite.methods))
+    if not measured:
+        effect_shown, pairs = predict_detectable(results, test, metric, planned, others)
+        possible = _has_both_sides(test, results) and not untuned
+        needed = find_needed_to_begin(results, test, planned) if possible else Needed()
         return Outcome(
             claim,
             results.suite.name,
             OPEN,
-            _why_none(test, results, absent, untuned),
+            _explain_no_figures(test, results, absent, untuned),
             metric,
             missing=missing,
             absent=absent,
-            detectable=told,
+            detectable=effect_shown,
             expected=pairs,
             seeds=needed.pairs,
             cost=needed.cost,
         )
-    overall = _overall(test, found)
-    verdict = _VERDICTS[test.decide](test, found, overall, missing)
-    verdict = unless_others(test, verdict, {*absent, *untuned}, lacking)
+    overall = _average_gains(test, measured)
+    verdict = _DECIDERS[test.decide](test, measured, overall, missing)
+    verdict = reopen_for_rivals(test, verdict, {*absent, *untuned}, lacking)
     if test.decide == "count":
-        verdict = unless_overturned(verdict, found, planned_comparisons(test, results) - len(found))
+        verdict = reopen_for_planned(
+            verdict, measured, count_planned(test, results) - len(measured)
+        )
     if narrowed:
-        reason = f"{verdict.reason}, over seeds: its settings are too few to say more"
+        reason = f"{verdict.reason}, over seeds because there are too few settings"
         verdict = replace(verdict, reason=reason)
     effect, pairs, needed = None, None, Needed()
     if verdict.status == OPEN:
-        effect = detectable(test, verdict.unclear)
-        needed = to_decide(results, test, verdict, lacking)
+        effect = find_detectable(test, verdict.unclear)
+        needed = find_needed_to_decide(results, test, verdict, lacking)
         if effect is None and not verdict.others:
-            effect, pairs = expected(results, test, metric, planned, others)
+            effect, pairs = predict_detectable(results, test, metric, planned, others)
     return Outcome(
         claim,
         results.suite.name,
@@ -172,7 +184,7 @@ def compare_runs(claim: Claim, results: Results, others: Iterable[Results]) -> O
         low=overall.low,
         high=overall.high,
         pairs=overall.count,
-        comparisons=tuple(found),
+        comparisons=tuple(measured),
         missing=missing,
         absent=absent,
         detectable=effect,
@@ -184,154 +196,180 @@ def compare_runs(claim: Claim, results: Results, others: Iterable[Results]) -> O
     )
 
 
-def _complete(test: Test, results: Results) -> bool:
-    """Whether each side has a method that the suite has."""
-    known = _known(results)
+def _has_both_sides(test: Test, results: Results) -> bool:
+    """Return whether the suite has a method of each side."""
+    known = _list_known_methods(results)
     shared = test.methods == ("*",) or bool(known & set(test.methods))
     return shared or all(known & set(side.methods) for side in (test.left, test.right))
 
 
-def _known(results: Results) -> set[str]:
-    """Methods of the suite, those among them whose settings are still to be tuned."""
+def _list_known_methods(results: Results) -> set[str]:
+    """List the suite's methods, including those whose settings must still be tuned."""
     return {*results.suite.methods, *results.suite.named}
 
 
-def _why_none(test: Test, results: Results, absent: Sequence[str], untuned: Collection[str]) -> str:
+def _explain_no_figures(
+    test: Test, results: Results, absent: Sequence[str], untuned: Collection[str]
+) -> str:
     if untuned:
-        return f"settings are still to be tuned of {listed(sorted(untuned))}"
-    if _complete(test, results):
+        return f"settings not tuned yet: {join_names(sorted(untuned))}"
+    if _has_both_sides(test, results):
         return "no figures yet"
-    return f"{results.suite.name} does not have {listed(absent)}"
+    return f"{results.suite.name} does not have {join_names(absent)}"
 
 
-def _overall(test: Test, found: Sequence[Comparison]) -> Paired:
-    """The mean gain of all comparisons, over seeds or over settings; without the margin.
+def _average_gains(test: Test, comparisons: Sequence[Comparison]) -> Paired:
+    """Average the gains of all comparisons over seeds or settings, without the margin.
 
-    A setting is a network trained in a way: several calibrators of its outputs share what
-    chance gave it, and count as one, by their mean.
+    A setting is one trained network. Several calibrators of its outputs depend on each other, so
+    they count once, by their mean.
     """
     if test.pairs == "settings":
-        groups = by_setting(found)
+        groups = group_by_setting(comparisons)
         return statistics.paired(
-            [statistics.mean_of([one.plain.mean for one in each]).mean for each in groups]
+            [
+                statistics.mean_of([comparison.plain.mean for comparison in each]).mean
+                for each in groups
+            ]
         )
-    found, seeds = _aligned(found)
+    comparisons, seeds = _align_seeds(comparisons)
     return statistics.paired(
-        [statistics.mean_of([one.gains[seed] for one in found]).mean for seed in seeds]
+        [
+            statistics.mean_of([comparison.gains[seed] for comparison in comparisons]).mean
+            for seed in seeds
+        ]
     )
 
 
-def _aligned(found: Sequence[Comparison]) -> tuple[list[Comparison], list[int]]:
-    """The seeds that most comparisons have, and the comparisons that have them all.
+def _align_seeds(comparisons: Sequence[Comparison]) -> tuple[list[Comparison], list[int]]:
+    """Find the set of seeds that most comparisons have, and the comparisons that have them all.
 
-    A run that lacks, or has come to nothing, so costs a comparison and not a seed of all.
+    A missing or failed run then costs one comparison, not a seed of every comparison.
     """
-    sets = Counter(frozenset(one.gains) for one in found)
-    seeds = max(sets, key=lambda one: (sets[one], len(one)))
-    return [one for one in found if seeds <= set(one.gains)], sorted(seeds)
+    sets = Counter(frozenset(comparison.gains) for comparison in comparisons)
+    seeds = max(sets, key=lambda seeds: (sets[seeds], len(seeds)))
+    return [comparison for comparison in comparisons if seeds <= set(comparison.gains)], sorted(
+        seeds
+    )
 
 
-def _every(
-    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+def _decide_every(
+    test: Test, comparisons: Sequence[Comparison], overall: Paired, missing: Sequence[str]
 ) -> Verdict:
-    """All must come out for left, each at 5%; one against it, after Holm, is enough to fail."""
-    adjusted = holm([one.shifted.p for one in found])
+    """Require every comparison to favour left at 5%; fail if one is against it after Holm."""
+    adjusted = holm([comparison.shifted.p for comparison in comparisons])
     lost = [
-        one
-        for one, p in zip(found, adjusted, strict=True)
-        if p is not None and stand(one.shifted, p) < 0
+        comparison
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+        if p is not None and decide_sign(comparison.shifted, p) < 0
     ]
     if lost:
-        reason = f"against it: {listed([one.name for one in lost])}"
-        return Verdict(FAILS, reason, by=tuple(lost))
-    return _open_or(HOLDS, 1, found, missing)
+        reason = f"against it: {join_names([comparison.name for comparison in lost])}"
+        return Verdict(FAILS, reason, deciding=tuple(lost))
+    return _require_all(HOLDS, 1, comparisons, missing)
 
 
-def _some(
-    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+def _decide_some(
+    test: Test, comparisons: Sequence[Comparison], overall: Paired, missing: Sequence[str]
 ) -> Verdict:
-    """One that comes out for left, after Holm, is enough; all against it, each at 5%, fail."""
-    adjusted = holm([one.shifted.p for one in found])
+    """Require one comparison to favour left after Holm; fail if all are against it at 5%."""
+    adjusted = holm([comparison.shifted.p for comparison in comparisons])
     won = [
-        one
-        for one, p in zip(found, adjusted, strict=True)
-        if p is not None and stand(one.shifted, p) > 0
+        comparison
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+        if p is not None and decide_sign(comparison.shifted, p) > 0
     ]
     if won:
-        return Verdict(HOLDS, f"seen in {listed([one.name for one in won])}", by=tuple(won))
-    return _open_or(FAILS, -1, found, missing)
+        return Verdict(
+            HOLDS,
+            f"seen in {join_names([comparison.name for comparison in won])}",
+            deciding=tuple(won),
+        )
+    return _require_all(FAILS, -1, comparisons, missing)
 
 
-def _open_or(
-    status: str, side: int, found: Sequence[Comparison], missing: Sequence[str]
+def _require_all(
+    status: str, side: int, comparisons: Sequence[Comparison], missing: Sequence[str]
 ) -> Verdict:
-    open_ones = [one for one in found if stand(one.shifted) != side]
-    if not open_ones and not missing:
-        reason = f"all of {len(found)} comparisons{' come out against it' * (side < 0)}"
-        return Verdict(status, reason, by=tuple(found))
-    reason = f"{len(open_ones)} of {len(found)} comparisons are not clear"
+    unclear = [comparison for comparison in comparisons if decide_sign(comparison.shifted) != side]
+    if not unclear and not missing:
+        reason = f"all of {len(comparisons)} comparisons{' are against it' * (side < 0)}"
+        return Verdict(status, reason, deciding=tuple(comparisons))
+    reason = f"{len(unclear)} of {len(comparisons)} comparisons are not clear"
     if missing:
-        reason += f"; no runs yet of {listed(missing)}"
-    untested = sum(not one.shifted.tested for one in open_ones)
+        reason += f"; no runs yet: {join_names(missing)}"
+    untested = sum(not comparison.shifted.tested for comparison in unclear)
     if untested:
         reason += f"; {untested} have fewer than {FEWEST} seeds"
     return Verdict(
         OPEN,
         reason,
-        tuple(one.shifted for one in open_ones),
-        tuple(place for one in open_ones for place in one.places),
+        tuple(comparison.shifted for comparison in unclear),
+        tuple(place for comparison in unclear for place in comparison.places),
     )
 
 
-def _mean(
-    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+def _decide_mean(
+    test: Test, comparisons: Sequence[Comparison], overall: Paired, missing: Sequence[str]
 ) -> Verdict:
-    """The mean gain of all comparisons, by one paired test."""
-    shifted = moved(overall, test.margin)
-    taken = list(found) if test.pairs == "settings" else _aligned(found)[0]
+    """Test the mean gain of all comparisons with one paired test."""
+    shifted = shift_paired(overall, test.margin)
+    taken = list(comparisons) if test.pairs == "settings" else _align_seeds(comparisons)[0]
     kept = len(taken)
     reason = f"mean of {kept} comparison{'s' * (kept > 1)}"
-    if kept < len(found):
-        reason += f" ({len(found) - kept} with fewer seeds left out)"
+    if kept < len(comparisons):
+        reason += f" ({len(comparisons) - kept} with fewer seeds left out)"
     if test.pairs == "settings" and overall.count < kept:
         reason += f" in {overall.count} settings"
     if missing:
-        reason += f", without runs of {listed(missing)}"
+        reason += f", without runs of {join_names(missing)}"
     if not shifted.tested:
         reason += f"; {shifted.count} pair{'s' * (shifted.count != 1)} are too few to test"
-    status = {1: HOLDS, -1: FAILS, 0: OPEN}[stand(shifted)]
-    cells = {one.cell for one in taken}
-    away = [one for one in found if one.cell not in cells]
-    if away and status != OPEN:  # a mean over one data set says nothing of another
-        told = listed(list(dict.fromkeys(one.cell for one in away)))
-        places = tuple(place for one in away for place in one.places)
-        return Verdict(OPEN, f"{reason}, none of them of {told}", places=places)
-    places = tuple(place for one in found for place in one.places)
-    return Verdict(status, reason, (shifted,), places, tuple(found))
+    status = {1: HOLDS, -1: FAILS, 0: OPEN}[decide_sign(shifted)]
+    cells = {comparison.cell for comparison in taken}
+    away = [comparison for comparison in comparisons if comparison.cell not in cells]
+    if away and status != OPEN:  # a mean over one data set says nothing about another
+        cells_text = join_names(list(dict.fromkeys(comparison.cell for comparison in away)))
+        places = tuple(place for comparison in away for place in comparison.places)
+        return Verdict(OPEN, f"{reason}, none of them in {cells_text}", places=places)
+    places = tuple(place for comparison in comparisons for place in comparison.places)
+    return Verdict(status, reason, (shifted,), places, tuple(comparisons))
 
 
-def _count(
-    test: Test, found: Sequence[Comparison], overall: Paired, missing: Sequence[str]
+def _decide_count(
+    test: Test, comparisons: Sequence[Comparison], overall: Paired, missing: Sequence[str]
 ) -> Verdict:
-    """The share of comparisons whose gain is above 0, against half, by Wilson's interval."""
-    wins = sum(one.shifted.mean > 0 for one in found)
-    low, high = wilson(wins, len(found))
-    reason = f"ahead in {wins} of {len(found)} (95% interval of the share: {low:.0%} to {high:.0%})"
-    few = sum(not one.shifted.tested for one in found)
+    """Compare the share of comparisons with a gain above 0 with half, by Wilson's interval."""
+    wins = sum(comparison.shifted.mean > 0 for comparison in comparisons)
+    low, high = wilson(wins, len(comparisons))
+    share = f"95% interval of the share: {low:.0%} to {high:.0%}"
+    reason = f"ahead in {wins} of {len(comparisons)} ({share})"
+    few = sum(not comparison.shifted.tested for comparison in comparisons)
     if few and test.pairs == "seeds":
-        reason += f", {few} by fewer than {FEWEST} seeds"
+        reason += f", {few} with fewer than {FEWEST} seeds"
     if missing:
-        reason += f", without runs of {listed(missing)}"
+        reason += f", without runs of {join_names(missing)}"
     status = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
-    places = tuple(place for one in found for place in one.places)
-    return Verdict(status, reason, tuple(one.shifted for one in found), places, tuple(found))
+    places = tuple(place for comparison in comparisons for place in comparison.places)
+    return Verdict(
+        status,
+        reason,
+        tuple(comparison.shifted for comparison in comparisons),
+        places,
+        tuple(comparisons),
+    )
 
 
-_VERDICTS = {"every": _every, "some": _some, "mean": _mean, "count": _count}
+_DECIDERS = {
+    "every": _decide_every,
+    "some": _decide_some,
+    "mean": _decide_mean,
+    "count": _decide_count,
+}
 
 
-def moved(paired: Paired, margin: float) -> Paired:
-    """The same differences, each ``margin`` larger, tested anew."""
+def shift_paired(paired: Paired, margin: float) -> Paired:
+    """Add ``margin`` to every difference and repeat the test."""
     from scipy.stats import t
 
     if not margin or paired.deviation is None or paired.low is None or paired.high is None:

@@ -1,4 +1,4 @@
-"""What the runs of one suite say of a claim."""
+"""Hold what the runs of one suite say about a claim."""
 
 from __future__ import annotations
 
@@ -19,37 +19,36 @@ STATUSES = (REPRODUCED, NOT_REPRODUCED, SEEN, NOT_SEEN, NOT_DECIDED)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What our runs of one suite say of a claim.
+    """Hold what our runs of one suite say about a claim.
 
-    ``effect`` is what left gains over right, in the metric's own units (for a correlation
-    Pearson's r or, with ``against``, a difference of Fisher's z), with its 95% interval.
+    ``effect`` is left's gain over right in the metric's own units, with its 95% interval. For a
+    correlation it is Pearson's r or, with ``against``, a difference of Fisher's z.
     """
 
     claim: Claim
     suite: str
-    finding: str  # what the test says: holds, fails, not decided
+    finding: str  # result of the test: holds, fails, not decided
     reason: str
     metric: str
     effect: float | None = None
     low: float | None = None
     high: float | None = None
-    pairs: int = 0  # seeds, settings or points: what the interval rests on
+    pairs: int = 0  # number of seeds, settings or networks behind the interval
     comparisons: tuple[Comparison, ...] = ()
-    missing: tuple[str, ...] = ()  # methods the suite plans and has no run of
+    missing: tuple[str, ...] = ()  # planned methods without runs
     absent: tuple[str, ...] = ()  # methods of the claim that the suite does not have
-    detectable: float | None = None  # the effect our runs would have shown, 4 times of 5
-    expected: int | None = None  # so many pairs would show that, by the spread of other runs
+    detectable: float | None = None  # the effect that our runs detect 4 times out of 5
+    expected: int | None = None  # pairs that would detect it, by the spread of other runs
     elsewhere: bool = False  # only a suite with more methods could decide it
-    seeds: int | None = None  # in all, that would decide the effect seen; None: not known
-    beyond: bool = False  # whether that takes more than 1,000, of which the cost is then
-    cost: Cost | None = None  # of what lacks; None: not known
-    conditions: Conditions = field(
-        default_factory=Conditions
-    )  # how our runs differ from the paper's
+    seeds: int | None = None  # total that would decide the effect seen; None: unknown
+    beyond: bool = False  # whether that takes more than 1,000; the cost is then for 1,000
+    cost: Cost | None = None  # of the runs still needed; None: unknown
+    # How our runs differ from the paper's.
+    conditions: Conditions = field(default_factory=Conditions)
 
     @property
     def status(self) -> str:
-        """One of `STATUSES`: what our runs say of the claim, given how they were made."""
+        """Combine the finding with the conditions of our runs into one of `STATUSES`."""
         if self.finding == OPEN or self.conditions.disqualified:
             return NOT_DECIDED
         if self.conditions.differences:
@@ -58,38 +57,38 @@ class Outcome:
 
     @property
     def minutes(self) -> float | None:
-        """Of the GPU, for what lacks; None: not known."""
+        """Return the GPU minutes still needed; None: unknown."""
         return None if self.cost is None else self.cost.minutes
 
     @property
     def evidence(self) -> frozenset[tuple[object, ...]]:
-        """The figures it rests on, seed by seed: two suites may have the same runs."""
+        """List the figures behind the outcome by seed; two suites may share runs."""
         return frozenset(
-            (one.cell, one.left, one.right, one.metric, *gain)
-            for one in self.comparisons
-            for gain in one.gains.items()
+            (comparison.cell, comparison.left, comparison.right, comparison.metric, *gain)
+            for comparison in self.comparisons
+            for gain in comparison.gains.items()
         )
 
     @property
     def begun(self) -> bool:
-        """Whether there is a figure to speak of."""
+        """Return whether there is any figure."""
         return self.effect is not None
 
     @property
     def tested(self) -> bool:
-        """Whether there were pairs enough for a test, in every comparison."""
+        """Return whether every comparison has enough pairs for a test."""
         if self.claim.test.decide == "mean":
             return self.pairs >= FEWEST
-        return all(one.shifted.tested for one in self.comparisons)
+        return all(comparison.shifted.tested for comparison in self.comparisons)
 
     def tally(self) -> tuple[int, int, int]:
-        """Comparisons decided for left, against it, and open, each by itself."""
-        stands = [stand(one.shifted) for one in self.comparisons]
+        """Count the comparisons that are for left, against it, and open."""
+        stands = [decide_sign(comparison.shifted) for comparison in self.comparisons]
         return stands.count(1), stands.count(-1), stands.count(0)
 
 
-def stand(paired: Paired, p: float | None = None) -> int:
-    """1 for left, −1 against it, 0 open, at 5%."""
+def decide_sign(paired: Paired, p: float | None = None) -> int:
+    """Return 1 for left, −1 against it, 0 if open, at 5%."""
     p = paired.p if p is None else p
     if p is None or p >= LEVEL:
         return 0

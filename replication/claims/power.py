@@ -1,4 +1,4 @@
-"""What our runs could have seen of a claim left open, and what it would take to decide it."""
+"""Find the effect that our runs could detect for an open claim, and what would decide it."""
 
 from __future__ import annotations
 
@@ -12,153 +12,170 @@ from calibrant.bench import Results
 from calibrant.bench.tables.statistics import FEWEST, Paired, mean_of, paired
 from replication.claims import power_analysis
 from replication.claims.claim import Test
-from replication.claims.comparisons import Place, by_setting, comparisons, planned_comparisons
-from replication.claims.costs import Cost, cost_of_plan, cost_of_seeds
+from replication.claims.comparisons import Place, count_planned, group_by_setting, list_comparisons
+from replication.claims.costs import Cost, estimate_plan_cost, estimate_seeds_cost
 from replication.claims.power_analysis import MOST
-from replication.claims.spreads import spreads_of
+from replication.claims.spreads import estimate_spreads
 from replication.claims.verdicts import Verdict
 
 
 class Needed(NamedTuple):
-    """What would decide a claim: pairs in all, and the cost of those we lack; None: not known."""
+    """Hold what would decide a claim: total pairs and the cost of the missing ones.
+
+    None means unknown.
+    """
 
     pairs: int | None = None
     cost: Cost | None = None
-    beyond: bool = False  # more than ``MOST`` pairs: the cost is that of so many
+    beyond: bool = False  # more than ``MOST`` pairs; the cost is for ``MOST``
 
 
-def detectable(test: Test, unclear: Sequence[Paired]) -> float | None:
-    """The effect that every one of the open comparisons would have shown, 4 times of 5.
+def find_detectable(test: Test, unclear: Sequence[Paired]) -> float | None:
+    """Find the effect that each open comparison detects 4 times out of 5.
 
-    Of a count, the share of all comparisons.
+    For a count, find the share of all comparisons.
     """
     if test.decide == "count":
-        return power_analysis.detectable_share(len(unclear)) if unclear else None
-    found = [
-        power_analysis.detectable(one.deviation, one.count)
-        for one in unclear
-        if one.deviation is not None
+        return power_analysis.compute_detectable_share(len(unclear)) if unclear else None
+    effects = [
+        power_analysis.compute_detectable(gain.deviation, gain.count)
+        for gain in unclear
+        if gain.deviation is not None
     ]
-    known = [one for one in found if one is not None]
+    known = [effect for effect in effects if effect is not None]
     return max(known) if known and len(known) == len(unclear) else None
 
 
-def expected(
+def predict_detectable(
     results: Results, test: Test, metric: str, places: Sequence[Place], others: Iterable[Results]
 ) -> tuple[float | None, int | None]:
-    """The effect that the planned runs would show, by how much others of the store spread.
+    """Predict the effect that the planned runs would detect, from the spread of stored runs.
 
-    Of as many seeds or settings as are planned, or as a test needs, with their number.
+    Return it with the number of seeds or settings: the planned number, or the fewest that a test
+    needs.
     """
     if test.decide == "count":
-        count = planned_comparisons(test, results)
-        effect = power_analysis.detectable_share(count) if count else None
-        return effect, seeds_of(results, places)
+        count = count_planned(test, results)
+        effect = power_analysis.compute_detectable_share(count) if count else None
+        return effect, count_seeds(results, places)
     settings = test.pairs == "settings"
     spread = (
-        _over_settings(test, others) if settings else _over_seeds(results, test, metric, places)
+        _estimate_setting_spread(test, others)
+        if settings
+        else _estimate_seed_spread(results, test, metric, places)
     )
     if spread is None or not places:
         return None, None
-    pairs = max(FEWEST, settings_of(test, places)) if settings else seeds_of(results, places)
-    return power_analysis.detectable(spread, pairs), pairs
+    pairs = max(FEWEST, count_settings(test, places)) if settings else count_seeds(results, places)
+    return power_analysis.compute_detectable(spread, pairs), pairs
 
 
-def _over_seeds(results: Results, test: Test, metric: str, places: Sequence[Place]) -> float | None:
-    """The spread of one comparison of two runs with independent seeds.
+def _estimate_seed_spread(
+    results: Results, test: Test, metric: str, places: Sequence[Place]
+) -> float | None:
+    """Estimate the spread of a comparison of two runs with independent seeds.
 
-    Each has that of the median setting (`spreads_of`): on the same data where there are some,
-    else on any.
+    Each run has the spread of the median setting (`estimate_spreads`), on the same data if
+    possible, else on any.
     """
-    spreads = _spreads(results).get(metric, {})
+    spreads = _get_spreads(results).get(metric, {})
     planned = [results.setting(cell, "data") for cell, _ in places]
     here = [spreads[data] for data in planned if data in spreads] or list(spreads.values())
     return max(here) * math.hypot(1, test.ratio) if here else None
 
 
 @lru_cache(maxsize=64)
-def _spreads(results: Results) -> dict[str, dict[str, float]]:
-    return spreads_of(results.frame)
+def _get_spreads(results: Results) -> dict[str, dict[str, float]]:
+    return estimate_spreads(results.frame)
 
 
-def _over_settings(test: Test, others: Iterable[Results]) -> float | None:
-    """The spread over settings, of any method, of the suite that has most of them.
+def _estimate_setting_spread(test: Test, others: Iterable[Results]) -> float | None:
+    """Estimate the spread over settings, with any method, in the suite with most settings.
 
-    Those count that have as many of the claim's comparisons as any setting has.
+    Use only settings that have the largest number of the claim's comparisons.
     """
     asked = replace(test, methods=("*",)) if test.methods else test
-    suites = [by_setting(one for one in comparisons(asked, each) if one.gains) for each in others]
+    suites = [
+        group_by_setting(
+            comparison for comparison in list_comparisons(asked, each) if comparison.gains
+        )
+        for each in others
+    ]
     most = max((len(each) for settings in suites for each in settings), default=0)
     whole = [[each for each in settings if len(each) == most] for settings in suites]
     settings = max(whole, key=len, default=[])
     if len(settings) < FEWEST:
         return None
-    means = [mean_of([one.plain.mean for one in each]).mean for each in settings]
+    means = [mean_of([comparison.plain.mean for comparison in each]).mean for each in settings]
     return paired(means).deviation
 
 
-def seeds_of(results: Results, places: Iterable[Place]) -> int:
-    """How many seeds are planned, or where these are too few, how many a test needs."""
+def count_seeds(results: Results, places: Iterable[Place]) -> int:
+    """Count the planned seeds; at least as many as a test needs."""
     return max(FEWEST, min((results.planned[place] for place in places), default=0))
 
 
-def settings_of(test: Test, places: Iterable[Place]) -> int:
-    """How many settings are planned: networks, or where methods are compared, their cells."""
+def count_settings(test: Test, places: Iterable[Place]) -> int:
+    """Count the planned settings: networks, or cells if methods are compared."""
     return len({(cell, name if test.methods else None) for cell, name in places})
 
 
-def over_what_there_is(test: Test, results: Results, planned: Sequence[Place]) -> Test:
-    """Over seeds, where a claim over settings meets a suite with too few of those to test.
+def choose_pairs(test: Test, results: Results, planned: Sequence[Place]) -> Test:
+    """Test over seeds if there are too few settings.
 
-    Seeds of files of logits are no such pairs: they split the same rows.
+    Never use seeds of logit files as pairs: they split the same rows.
     """
-    few = test.pairs == "settings" and 0 < settings_of(test, planned) < FEWEST
+    few = test.pairs == "settings" and 0 < count_settings(test, planned) < FEWEST
     trained = not any(spec.logits is not None for _, spec in results.suite.specs)
     if few and trained and min(results.planned[place] for place in planned) >= FEWEST:
         return replace(test, pairs="seeds")
     return test
 
 
-def to_begin(results: Results, test: Test, places: Sequence[Place]) -> Needed:
-    """As many runs as a test needs; nothing where there are no such runs."""
+def find_needed_to_begin(results: Results, test: Test, places: Sequence[Place]) -> Needed:
+    """Find how many runs a first test needs, and their cost; empty if no runs are planned."""
     if not places:
         return Needed()
     if test.pairs == "settings":
-        count, cost = settings_of(test, places), cost_of_plan(results, places)
+        count, cost = count_settings(test, places), estimate_plan_cost(results, places)
         if count >= FEWEST or cost is None:
             return Needed(cost=cost)
-        # A further setting costs what these do on average.
-        return Needed(FEWEST, cost.times(FEWEST / count))
-    return Needed(cost=_to_test(results, test, places))
+        # Assume that a further setting costs the average of these.
+        return Needed(FEWEST, cost.scale(FEWEST / count))
+    return Needed(cost=_estimate_test_cost(results, test, places))
 
 
-def _to_test(results: Results, test: Test, places: Sequence[Place]) -> Cost | None:
-    """The runs that are planned at these places, or where those are too few, that a test needs."""
+def _estimate_test_cost(results: Results, test: Test, places: Sequence[Place]) -> Cost | None:
+    """Estimate the cost of the planned runs, or of the fewest that a test needs."""
     few = test.pairs == "seeds" and any(results.planned[place] < FEWEST for place in places)
-    return cost_of_seeds(results, places, FEWEST) if few else cost_of_plan(results, places)
+    return (
+        estimate_seeds_cost(results, places, FEWEST) if few else estimate_plan_cost(results, places)
+    )
 
 
-def to_decide(results: Results, test: Test, verdict: Verdict, lacking: Sequence[Place]) -> Needed:
-    """What would decide the effects seen."""
+def find_needed_to_decide(
+    results: Results, test: Test, verdict: Verdict, lacking: Sequence[Place]
+) -> Needed:
+    """Find what would decide the effects seen."""
     if verdict.others:
         return Needed()
     if not verdict.unclear:
-        return Needed(cost=cost_of_plan(results, verdict.places or lacking))
-    waiting = _to_test(results, test, lacking)
+        return Needed(cost=estimate_plan_cost(results, verdict.places or lacking))
+    waiting = _estimate_test_cost(results, test, lacking)
     if test.decide == "count" and lacking:
         return Needed(cost=waiting)
     needed = [
         FEWEST
-        if one.deviation is None or not one.tested
-        else power_analysis.seeds_needed(one.mean, one.deviation)
-        for one in verdict.unclear
+        if gain.deviation is None or not gain.tested
+        else power_analysis.count_seeds_needed(gain.mean, gain.deviation)
+        for gain in verdict.unclear
     ]
-    known = [one for one in needed if one is not None]
+    known = [count for count in needed if count is not None]
     beyond = len(known) < len(needed)
     most = MOST if beyond else max(known)
-    lack = max(most - min(one.count for one in verdict.unclear), 1)
-    # A further setting costs what the settings so far did on average.
+    lack = max(most - min(gain.count for gain in verdict.unclear), 1)
+    # Assume that a further setting costs the average of those so far.
     share = lack if test.pairs == "seeds" else lack / verdict.unclear[0].count
-    more = cost_of_seeds(results, verdict.places, share)
+    more = estimate_seeds_cost(results, verdict.places, share)
     cost = None if waiting is None or more is None else waiting + more
     return Needed(None if beyond else most, cost, beyond)

@@ -1,4 +1,4 @@
-"""How much work an epoch of a run is: its training images, and the multiply-adds of each."""
+"""Estimate the work of an epoch: training images times multiply-adds per image."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ import torch
 from calibrant.data.splits import long_tail_counts
 from calibrant.models import available, build
 
-SETTINGS = ("data", "long_tail", "validation", "model", "model_options")  # it goes by these
+SETTINGS = (
+    "data",
+    "long_tail",
+    "validation",
+    "model",
+    "model_options",
+)  # the work depends on these
 
 
 class Shape(NamedTuple):
-    """A data set: its images without those for testing, classes, channels, height and width."""
+    """Hold a data set's number of images without test images, classes, and image size."""
 
     images: int
     classes: int
     size: tuple[int, int, int]
-    own: bool = False  # whether it has validation rows of its own, which are not counted
+    own: bool = False  # whether it has its own validation rows, which are not counted
 
 
 SHAPES = {
@@ -33,8 +39,8 @@ SHAPES = {
 }
 
 
-def images_of(settings: Mapping[str, Any]) -> int | None:
-    """How many images a run trains on (see `calibrant.data.load`); None for unknown data."""
+def count_images(settings: Mapping[str, Any]) -> int | None:
+    """Count the images that a run trains on (see `calibrant.data.load`); None: unknown data."""
     shape = SHAPES.get(settings["data"])
     if shape is None or shape.own:
         return None if shape is None else shape.images
@@ -45,32 +51,32 @@ def images_of(settings: Mapping[str, Any]) -> int | None:
     return total - (round(held_out * total) if held_out < 1 else int(held_out))
 
 
-def work_of(settings: Mapping[str, Any]) -> int | None:
-    """Multiply-adds of a run's network over its training images, once, without gradients.
+def estimate_work(settings: Mapping[str, Any]) -> int | None:
+    """Estimate the multiply-adds of one forward pass over a run's training images.
 
-    None where the data or the network is not one of ours. What an epoch takes goes with it only
-    roughly: deep and thin networks and small batches keep a card less busy.
+    Return None for unknown data or networks. The time of an epoch is only roughly proportional:
+    deep and thin networks and small batches use a GPU less fully.
     """
-    images = images_of(settings)
+    images = count_images(settings)
     model = settings["model"]
     if images is None or model not in available():
         return None
     options = json.dumps(settings["model_options"], sort_keys=True)
-    each = _multiply_adds(settings["model"], settings["data"], options)
+    each = _count_multiply_adds(settings["model"], settings["data"], options)
     return None if each is None else images * each
 
 
 @lru_cache(maxsize=256)
-def _multiply_adds(model: str, data: str, options: str) -> int | None:
-    """Of one image, on the meta device: shapes alone, no weights."""
+def _count_multiply_adds(model: str, data: str, options: str) -> int | None:
+    """Count the multiply-adds of one image on the meta device, which needs no weights."""
     from torch.utils.flop_counter import FlopCounterMode
 
     size = SHAPES[data].size
-    told = {"inputs": math.prod(size)} if model == "mlp" else {"channels": size[0]}
+    sizes = {"inputs": math.prod(size)} if model == "mlp" else {"channels": size[0]}
     try:
         with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network = build(model, SHAPES[data].classes, **told | json.loads(options))
+            network = build(model, SHAPES[data].classes, **sizes | json.loads(options))
             network.eval()(torch.empty(1, *size))
-    except (RuntimeError, TypeError):  # not a network for images of that size
+    except (RuntimeError, TypeError):  # the network does not take images of that size
         return None
     return int(counter.get_total_flops()) // 2

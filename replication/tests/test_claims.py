@@ -16,25 +16,33 @@ from calibrant.bench import Suite
 from calibrant.bench.tables.statistics import paired
 from calibrant.core.errors import InputError
 from replication.claims import power_analysis
-from replication.claims.claim import parse, read_claims
+from replication.claims.claim import parse_claim, read_claims
 from replication.claims.judge import judge
-from replication.claims.spreads import spreads_of
-from replication.claims.writers import differs, gain, html, markdown, summary, values, why
+from replication.claims.spreads import estimate_spreads
+from replication.claims.writers import (
+    describe_differences,
+    explain,
+    format_gain,
+    format_html,
+    format_markdown,
+    summarise,
+    to_values,
+)
 from replication.published import PAPERS
-from replication.stored import RESULTS, SUITES, Stored, find_suite
+from replication.stored import RESULTS, SUITES, StoredResults, find_suite
 from tests.helpers.bench_frames import frame_of, small
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
 
-def claim(test, suites=("small",), **more):
-    told = {"id": "it", "paper": "acls", "where": "Table 3", "says": "Left is better."}
-    return parse({**told, "suites": list(suites), "test": test, **more})
+def make_claim(test, suites=("small",), **more):
+    entry = {"id": "it", "paper": "acls", "where": "Table 3", "says": "Left is better."}
+    return parse_claim({**entry, "suites": list(suites), "test": test, **more})
 
 
-def outcome(test, frame, suite, **more):
-    (found,) = judge([claim(test, suites=(suite.name,), **more)], frame, [suite])
-    return found
+def judge_claim(test, frame, suite, **more):
+    (outcome,) = judge([make_claim(test, suites=(suite.name,), **more)], frame, [suite])
+    return outcome
 
 
 BETTER = {"metric": "ece", "left": {"method": "acls"}, "right": {"method": "cross_entropy"}}
@@ -44,84 +52,88 @@ AHEAD = {"cross_entropy": [0.033, 0.034, 0.032], "acls": [0.013, 0.0138, 0.0121]
 def test_a_clear_gain_holds_and_its_reverse_fails():
     suite = small()
     frame = frame_of(suite, AHEAD)
-    found = outcome(BETTER, frame, suite)
-    assert found.finding == "holds"
-    assert found.effect == pytest.approx(np.mean(AHEAD["cross_entropy"]) - np.mean(AHEAD["acls"]))
-    assert found.low > 0
-    assert found.pairs == 3
+    outcome = judge_claim(BETTER, frame, suite)
+    assert outcome.finding == "holds"
+    assert outcome.effect == pytest.approx(np.mean(AHEAD["cross_entropy"]) - np.mean(AHEAD["acls"]))
+    assert outcome.low > 0
+    assert outcome.pairs == 3
     turned = {**BETTER, "left": BETTER["right"], "right": BETTER["left"]}
-    assert outcome(turned, frame, suite).finding == "fails"
+    assert judge_claim(turned, frame, suite).finding == "fails"
 
 
 def test_the_better_way_is_the_metrics_own_or_as_said():
     suite = small()
-    frame = frame_of(suite, {(name, "none", "accuracy"): one for name, one in AHEAD.items()})
-    assert outcome({**BETTER, "metric": "accuracy"}, frame, suite).finding == "fails"
+    frame = frame_of(suite, {(name, "none", "accuracy"): values for name, values in AHEAD.items()})
+    assert judge_claim({**BETTER, "metric": "accuracy"}, frame, suite).finding == "fails"
     lower = {**BETTER, "metric": "accuracy", "better": "lower"}
-    assert outcome(lower, frame, suite).finding == "holds"
+    assert judge_claim(lower, frame, suite).finding == "holds"
 
 
 def test_what_is_not_decided_says_what_would_decide_it():
     suite = small()
     runs = {"cross_entropy": [0.033, 0.030, 0.036], "acls": [0.0300, 0.0312, 0.0318]}
-    found = outcome(BETTER, frame_of(suite, runs, seconds=120.0), suite)
+    outcome = judge_claim(BETTER, frame_of(suite, runs, seconds=120.0), suite)
     gains = [a - b for a, b in zip(runs["cross_entropy"], runs["acls"], strict=True)]
-    assert found.status == "not decided"
-    assert found.detectable == pytest.approx(power_analysis.detectable(np.std(gains, ddof=1), 3))
-    needed = power_analysis.seeds_needed(np.mean(gains), np.std(gains, ddof=1))
-    assert found.seeds == needed
+    assert outcome.status == "not decided"
+    assert outcome.detectable == pytest.approx(
+        power_analysis.compute_detectable(np.std(gains, ddof=1), 3)
+    )
+    needed = power_analysis.count_seeds_needed(np.mean(gains), np.std(gains, ddof=1))
+    assert outcome.seeds == needed
     # Two methods, one data set, two minutes a run.
-    assert found.minutes == pytest.approx((needed - 3) * 2 * 2)
-    assert "would have seen" in why(found)
-    assert f"{needed} seeds would decide it" in why(found)
-    assert "GPU minutes" in why(found)
+    assert outcome.minutes == pytest.approx((needed - 3) * 2 * 2)
+    assert "could detect" in explain(outcome)
+    assert f"{needed} seeds would decide it" in explain(outcome)
+    assert "GPU minutes" in explain(outcome)
 
 
 def test_a_gain_of_nothing_is_out_of_reach():
     suite = small()
     runs = {"cross_entropy": [0.03, 0.04, 0.05], "acls": [0.04, 0.03, 0.05000001]}
-    found = outcome(BETTER, frame_of(suite, runs, seconds=60.0), suite)
-    assert found.status == "not decided"
-    assert found.seeds is None
-    assert "more than 1,000 seeds would be needed" in why(found)
+    outcome = judge_claim(BETTER, frame_of(suite, runs, seconds=60.0), suite)
+    assert outcome.status == "not decided"
+    assert outcome.seeds is None
+    assert "more than 1,000 seeds would be needed" in explain(outcome)
     # What 1,000 would take is less than it takes: 997 more of two methods, a minute each.
-    assert found.minutes == pytest.approx(997 * 2)
-    assert why(found).endswith("; more than 1,994 GPU minutes")
-    (plain,) = values([found])["outcomes"]
+    assert outcome.minutes == pytest.approx(997 * 2)
+    assert explain(outcome).endswith("; more than 1,994 GPU minutes")
+    (plain,) = to_values([outcome])["outcomes"]
     assert (plain["seeds_out_of_reach"], plain["gpu_minutes_estimated"]) == (True, False)
 
 
 def test_one_seed_decides_nothing():
     suite = small(seeds="1")
-    found = outcome(BETTER, frame_of(suite, {"cross_entropy": [0.3], "acls": [0.1]}, 60.0), suite)
-    assert found.status == "not decided"
-    assert found.detectable is None
-    assert found.effect == pytest.approx(0.2)
-    assert found.minutes == pytest.approx(2 * 2 * 1)
-    assert "at least 3 seeds are needed" in why(found)
+    outcome = judge_claim(
+        BETTER, frame_of(suite, {"cross_entropy": [0.3], "acls": [0.1]}, 60.0), suite
+    )
+    assert outcome.status == "not decided"
+    assert outcome.detectable is None
+    assert outcome.effect == pytest.approx(0.2)
+    assert outcome.minutes == pytest.approx(2 * 2 * 1)
+    assert "at least 3 seeds are needed" in explain(outcome)
 
 
 def test_every_comparison_must_be_clear():
     suite = small()
     test = {**BETTER, "right": {"method": ["cross_entropy", "mbls"]}}
     clear = {**AHEAD, "mbls": [0.023, 0.024, 0.022]}
-    assert outcome(test, frame_of(suite, clear), suite).finding == "holds"
+    assert judge_claim(test, frame_of(suite, clear), suite).finding == "holds"
     unclear = {**AHEAD, "mbls": [0.012, 0.0145, 0.0125]}
-    found = outcome(test, frame_of(suite, unclear), suite)
-    assert found.status == "not decided"
-    assert found.tally() == (1, 0, 1)
+    outcome = judge_claim(test, frame_of(suite, unclear), suite)
+    assert outcome.status == "not decided"
+    assert outcome.tally() == (1, 0, 1)
     worse = {**AHEAD, "mbls": [0.003, 0.0041, 0.0020]}
-    found = outcome(test, frame_of(suite, worse), suite)
-    assert found.finding == "fails"
-    assert "acls against mbls" in found.reason
+    outcome = judge_claim(test, frame_of(suite, worse), suite)
+    assert outcome.finding == "fails"
+    assert "acls against mbls" in outcome.reason
 
 
 def test_methods_planned_and_not_run_leave_it_open():
     suite = small()
     test = {**BETTER, "right": {"method": ["cross_entropy", "mbls", "crl"]}}
-    found = outcome(test, frame_of(suite, AHEAD, seconds=60.0), suite)
-    assert found.status == "not decided"
-    assert found.missing == ("mbls",)
+    outcome = judge_claim(test, frame_of(suite, AHEAD, seconds=60.0), suite)
+    assert outcome.status == "not decided"
+    assert outcome.missing == ("mbls",)
     wide = small(data="cifar10, cifar100")
     half = frame_of(
         wide,
@@ -132,13 +144,13 @@ def test_methods_planned_and_not_run_leave_it_open():
             for name, runs in AHEAD.items()
         },
     )
-    assert outcome(BETTER, half, wide).missing == (
+    assert judge_claim(BETTER, half, wide).missing == (
         "cross_entropy (cifar100, resnet50)",
         "acls (cifar100, resnet50)",
     )
-    assert found.absent == ("crl",)
-    assert found.minutes == pytest.approx(3.0)
-    assert "does not have crl" in why(found)
+    assert outcome.absent == ("crl",)
+    assert outcome.minutes == pytest.approx(3.0)
+    assert "does not have crl" in explain(outcome)
 
 
 def test_what_is_there_is_not_called_missing():
@@ -149,18 +161,18 @@ def test_what_is_there_is_not_called_missing():
 
     lacks = {"acls": lambda config: False, "cross_entropy": lambda config: config.data != "cifar10"}
     frame = frame_of(wide, {name: but(name, AHEAD[name], lacks[name]) for name in lacks})
-    found = outcome(BETTER, frame, wide)
-    assert found.missing == ("cross_entropy (cifar100, resnet50)",)
-    assert found.status == "not decided"
+    outcome = judge_claim(BETTER, frame, wide)
+    assert outcome.missing == ("cross_entropy (cifar100, resnet50)",)
+    assert outcome.status == "not decided"
     # Runs of both that share no seed compare nothing, which is not to pass for a comparison.
     lacks = {
         "acls": lambda config: config.data != "cifar10" and config.seed != 0,
         "cross_entropy": lambda config: config.data != "cifar10" and config.seed == 0,
     }
     frame = frame_of(wide, {name: but(name, AHEAD[name], lacks[name]) for name in lacks})
-    found = outcome(BETTER, frame, wide)
-    assert found.missing == ("a seed of both acls and cross_entropy (cifar100, resnet50)",)
-    assert found.status == "not decided"
+    outcome = judge_claim(BETTER, frame, wide)
+    assert outcome.missing == ("a seed of both acls and cross_entropy (cifar100, resnet50)",)
+    assert outcome.status == "not decided"
 
 
 def test_fails_wants_holms_correction():
@@ -169,11 +181,11 @@ def test_fails_wants_holms_correction():
     suite = small(data="cifar10, cifar100", seeds="0, 1, 2, 3, 4")
     runs = {"cross_entropy": list(generator.normal(0.03, 0.001, 5))}
     gap = np.array([1.0, 2.0, 0.4, 1.6, 0.2]) / 1000
-    runs["acls"] = [float(one) for one in np.array(runs["cross_entropy"]) + gap]
+    runs["acls"] = [float(value) for value in np.array(runs["cross_entropy"]) + gap]
     single = paired(list(-gap))
     assert 0.025 < single.p < 0.05
-    found = outcome(BETTER, frame_of(suite, runs), suite)
-    assert found.status == "not decided"
+    outcome = judge_claim(BETTER, frame_of(suite, runs), suite)
+    assert outcome.status == "not decided"
 
 
 def test_a_margin_may_be_lost():
@@ -184,9 +196,9 @@ def test_a_margin_may_be_lost():
     }
     test = {**BETTER, "metric": "accuracy"}
     frame = frame_of(suite, runs)
-    assert outcome({**test, "margin": 0.01}, frame, suite).finding == "holds"
-    assert outcome({**test, "margin": 0.0}, frame, suite).finding != "holds"
-    assert outcome({**test, "margin": 0.01}, frame, suite).effect == pytest.approx(
+    assert judge_claim({**test, "margin": 0.01}, frame, suite).finding == "holds"
+    assert judge_claim({**test, "margin": 0.0}, frame, suite).finding != "holds"
+    assert judge_claim({**test, "margin": 0.01}, frame, suite).effect == pytest.approx(
         -0.0026667, abs=1e-6
     )
 
@@ -195,14 +207,14 @@ def test_same_figures_keep_within_any_margin():
     suite = small()
     runs = {(name, "none", "accuracy"): [0.94, 0.93, 0.935] for name in AHEAD}
     test = {**BETTER, "metric": "accuracy", "margin": 0.005}
-    assert outcome(test, frame_of(suite, runs), suite).finding == "holds"
+    assert judge_claim(test, frame_of(suite, runs), suite).finding == "holds"
 
 
 def test_a_ratio():
     suite = small()
     frame = frame_of(suite, AHEAD)
-    assert outcome({**BETTER, "ratio": 0.5}, frame, suite).finding == "holds"
-    assert outcome({**BETTER, "ratio": 0.3}, frame, suite).finding == "fails"
+    assert judge_claim({**BETTER, "ratio": 0.5}, frame, suite).finding == "holds"
+    assert judge_claim({**BETTER, "ratio": 0.3}, frame, suite).finding == "fails"
 
 
 def test_the_mean_of_comparisons():
@@ -214,58 +226,58 @@ def test_the_mean_of_comparisons():
         "acls": lambda spec: 0.05 - shift[spec.config.data] + noise[spec.config.seed],
     }
     frame = frame_of(suite, runs)
-    assert outcome({**BETTER, "decide": "mean"}, frame, suite).finding == "holds"
-    assert outcome(BETTER, frame, suite).finding == "fails"
+    assert judge_claim({**BETTER, "decide": "mean"}, frame, suite).finding == "holds"
+    assert judge_claim(BETTER, frame, suite).finding == "fails"
     only = {**BETTER, "only": {"data": "cifar10"}}
-    assert outcome(only, frame, suite).finding == "holds"
+    assert judge_claim(only, frame, suite).finding == "holds"
 
 
 def test_a_lost_run_costs_a_comparison_and_not_a_seed_of_all():
     suite = small()
     test = {**BETTER, "right": {"method": ["cross_entropy", "mbls", "focal"]}, "decide": "mean"}
     runs = {**AHEAD, "mbls": [0.03, 0.031, 0.032], "focal": [0.001, 0.002, None]}
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert found.pairs == 3
-    assert found.finding == "holds"
-    assert "mean of 2 comparisons (1 with fewer seeds left out)" in found.reason
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert outcome.pairs == 3
+    assert outcome.finding == "holds"
+    assert "mean of 2 comparisons (1 with fewer seeds left out)" in outcome.reason
 
 
 def test_a_mean_over_one_data_set_says_nothing_of_another():
     suite = small(data="cifar10, cifar100")
     test = {**BETTER, "right": {"method": ["cross_entropy", "mbls"]}, "decide": "mean"}
     whole = {**AHEAD, "mbls": [0.03, 0.031, 0.032]}
-    assert outcome(test, frame_of(suite, whole), suite).finding == "holds"
+    assert judge_claim(test, frame_of(suite, whole), suite).finding == "holds"
     frame = frame_of(suite, whole)
     frame = frame[(frame["data"] == "cifar10") | (frame["seed"] < 2)]
-    found = outcome(test, frame, suite)
-    assert found.status == "not decided"
-    assert "mean of 2 comparisons (2 with fewer seeds left out), none of them of" in found.reason
-    assert "cifar100" in found.reason
+    outcome = judge_claim(test, frame, suite)
+    assert outcome.status == "not decided"
+    assert "mean of 2 comparisons (2 with fewer seeds left out), none of them in" in outcome.reason
+    assert "cifar100" in outcome.reason
 
 
 def test_a_gain_in_several_metrics_names_them_all():
     suite = small()
-    runs = {(name, "none", of): one for name, one in AHEAD.items() for of in ("ece", "mce")}
-    found = outcome({**BETTER, "metric": ["ece", "mce"]}, frame_of(suite, runs), suite)
-    assert gain(found).startswith("ECE, MCE +2.00%")
+    runs = {(name, "none", of): values for name, values in AHEAD.items() for of in ("ece", "mce")}
+    outcome = judge_claim({**BETTER, "metric": ["ece", "mce"]}, frame_of(suite, runs), suite)
+    assert format_gain(outcome).startswith("ECE, MCE +2.00%")
 
 
 def test_notes_are_about_other_suites_than_the_papers_own():
     both = ("acls", "small")
-    noted = claim(BETTER, both, here="no\n warm-up")
+    noted = make_claim(BETTER, both, here="no\n warm-up")
     assert noted.here == {"small": "no warm-up"}
     suite = small()
     outcome, *_ = judge([noted], frame_of(suite, AHEAD), [suite])
-    assert differs(outcome) == "10 epochs in place of 350; no warm-up"
-    assert values([outcome])["outcomes"][0]["differences"] == [
+    assert describe_differences(outcome) == "10 epochs in place of 350; no warm-up"
+    assert to_values([outcome])["outcomes"][0]["differences"] == [
         "10 epochs in place of 350",
         "no warm-up",
     ]
     empty, *_ = judge([noted], frame_of(suite, AHEAD).head(0), [suite])
-    assert differs(empty) == "no runs"
-    assert claim(BETTER, both, here={"small": "longer"}).here == {"small": "longer"}
+    assert describe_differences(empty) == "no runs"
+    assert make_claim(BETTER, both, here={"small": "longer"}).here == {"small": "longer"}
     with pytest.raises(InputError, match="other"):
-        claim(BETTER, both, here={"other": "longer"})
+        make_claim(BETTER, both, here={"other": "longer"})
 
 
 def paper_like(
@@ -301,8 +313,8 @@ def test_an_outcome_is_one_of_five_by_how_runs_were_made(changes, statuses, diff
     suite = paper_like(**changes)
     turned = {**BETTER, "left": BETTER["right"], "right": BETTER["left"]}
     for test, status in zip((BETTER, turned), statuses, strict=True):
-        judged = outcome(test, frame_of(suite, AHEAD), suite)
-        assert (judged.status, differs(judged)) == (status, difference)
+        judged = judge_claim(test, frame_of(suite, AHEAD), suite)
+        assert (judged.status, describe_differences(judged)) == (status, difference)
 
 
 def test_fewer_than_three_seeds_are_a_difference():
@@ -312,17 +324,17 @@ def test_fewer_than_three_seeds_are_a_difference():
     many["metric"] = ["ece", "mce"]
     runs |= dict.fromkeys(("mbls", "focal"), runs["cross_entropy"])
     runs |= {(name, "none", "mce"): figures for name, figures in runs.items()}
-    judged = outcome(many, frame_of(suite, runs), suite)
+    judged = judge_claim(many, frame_of(suite, runs), suite)
     assert judged.finding == "holds"
     assert judged.status == "seen here"
-    assert differs(judged) == "2 seeds where three are the least for a verdict"
+    assert describe_differences(judged) == "only 2 seeds; a verdict needs 3"
 
 
 def test_untuned_runs_decide_nothing_where_the_paper_tunes():
     suite = small()
-    judged = outcome(BETTER, frame_of(suite, AHEAD), suite, paper="soft-calibration")
+    judged = judge_claim(BETTER, frame_of(suite, AHEAD), suite, paper="soft-calibration")
     assert (judged.finding, judged.status) == ("holds", "not decided")
-    assert why(judged).startswith("no evidence: the paper tunes every method")
+    assert explain(judged).startswith("no evidence: the paper tunes every method")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +348,7 @@ def test_untuned_runs_decide_nothing_where_the_paper_tunes():
 )
 def test_a_strength_for_other_batches_is_another_method(loss, batch, matched):
     suite = paper_like(acls=loss, batch_size=batch, epochs=200)
-    judged = outcome(BETTER, frame_of(suite, AHEAD), suite, paper="r-aurc")
+    judged = judge_claim(BETTER, frame_of(suite, AHEAD), suite, paper="r-aurc")
     assert bool(judged.conditions.disqualified) is not matched
     assert judged.status == (
         "not decided" if not matched else "reproduced" if batch == 128 else "seen here"
@@ -348,9 +360,11 @@ def test_runs_of_another_method_are_shown_only_where_there_are_no_others():
     former = Suite.parse(former.text.replace("name: small", "name: former"))
     suite = paper_like(acls="r_aurc", epochs=200)
     frame = pd.concat([frame_of(former, AHEAD), frame_of(suite, AHEAD)])
-    asked = claim(BETTER, ("former", "small"), paper="r-aurc")
-    assert [one.suite for one in judge([asked], frame, [former, suite])] == ["small"]
-    assert [one.suite for one in judge([asked], frame_of(former, AHEAD), [former])] == ["former"]
+    asked = make_claim(BETTER, ("former", "small"), paper="r-aurc")
+    assert [outcome.suite for outcome in judge([asked], frame, [former, suite])] == ["small"]
+    assert [outcome.suite for outcome in judge([asked], frame_of(former, AHEAD), [former])] == [
+        "former"
+    ]
 
 
 def test_some_comparison_is_enough():
@@ -361,11 +375,13 @@ def test_some_comparison_is_enough():
         "cross_entropy": lambda spec: 0.05,
         "acls": lambda spec: 0.05 - shift[spec.config.data] + noise[spec.config.seed],
     }
-    assert outcome({**BETTER, "decide": "some"}, frame_of(suite, runs), suite).finding == "holds"
+    assert (
+        judge_claim({**BETTER, "decide": "some"}, frame_of(suite, runs), suite).finding == "holds"
+    )
     shift["cifar10"] = -0.01
-    found = outcome({**BETTER, "decide": "some"}, frame_of(suite, runs), suite)
-    assert found.finding == "fails"
-    assert found.reason == "all of 2 comparisons come out against it"
+    outcome = judge_claim({**BETTER, "decide": "some"}, frame_of(suite, runs), suite)
+    assert outcome.finding == "fails"
+    assert outcome.reason == "all of 2 comparisons are against it"
 
 
 def test_the_count_of_comparisons():
@@ -383,24 +399,24 @@ def test_the_count_of_comparisons():
             gain_ = -0.01 if place == 3 and number == 0 else 0.01
             runs[name, "none", metric] = [0.5] * 3
             runs[name, "temperature", metric] = [0.5 - gain_] * 3
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert found.finding == "holds"
-    assert "ahead in 30 of 32" in found.reason
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert outcome.finding == "holds"
+    assert "ahead in 30 of 32" in outcome.reason
     # With one method of four, the other three could turn it; with three, the last could not.
     for kept, status in ((1, "not decided"), (3, "holds")):
-        some = {key: told for key, told in runs.items() if key[0] in suite.methods[-kept:]}
-        found = outcome(test, frame_of(suite, some), suite)
-        assert found.finding == status
-        assert f"ahead in {8 * kept} of {8 * kept}" in found.reason
-        assert ("could overturn it" in found.reason) == (kept == 1)
+        some = {key: values for key, values in runs.items() if key[0] in suite.methods[-kept:]}
+        outcome = judge_claim(test, frame_of(suite, some), suite)
+        assert outcome.finding == status
+        assert f"ahead in {8 * kept} of {8 * kept}" in outcome.reason
+        assert ("could overturn it" in outcome.reason) == (kept == 1)
         if kept == 1:  # 7 of 8 would show it: 4 times of 5 with this share
-            assert found.detectable == pytest.approx(0.8956, abs=1e-3)
-            assert "would have seen a share of 90%" in why(found)
+            assert outcome.detectable == pytest.approx(0.8956, abs=1e-3)
+            assert "could detect a share of 90%" in explain(outcome)
     # Against it is judged the same way.
     turned = {**test, "left": test["right"], "right": test["left"]}
-    assert outcome(turned, frame_of(suite, runs), suite).finding == "fails"
-    some = {key: told for key, told in runs.items() if key[0] == suite.methods[-1]}
-    assert outcome(turned, frame_of(suite, some), suite).status == "not decided"
+    assert judge_claim(turned, frame_of(suite, runs), suite).finding == "fails"
+    some = {key: values for key, values in runs.items() if key[0] == suite.methods[-1]}
+    assert judge_claim(turned, frame_of(suite, some), suite).status == "not decided"
 
 
 def test_pairs_of_settings():
@@ -418,10 +434,10 @@ def test_pairs_of_settings():
     for name in suite.methods:
         runs[name] = lambda spec: 0.05
         runs[name, "temperature"] = lambda spec: 0.05 - next(gains)
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert found.finding == "holds"
-    assert found.pairs == 8
-    assert gain(found).endswith("8 settings")
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert outcome.finding == "holds"
+    assert outcome.pairs == 8
+    assert format_gain(outcome).endswith("8 settings")
 
 
 def test_several_calibrators_of_one_network_are_one_setting():
@@ -440,15 +456,15 @@ def test_several_calibrators_of_one_network_are_one_setting():
     runs = {}
     for name in test["method"]:
         runs[name] = lambda spec: 0.05
-        for place, one in enumerate(after):
-            runs[name, one] = lambda spec, name=name, place=place: (
+        for place, value in enumerate(after):
+            runs[name, value] = lambda spec, name=name, place=place: (
                 0.05 - gains.get((name, spec.config.data), -0.001) - 1e-4 * place
             )
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert found.pairs == 4
-    assert found.status == "not decided"
-    assert "mean of 12 comparisons in 4 settings" in found.reason
-    assert found.effect == pytest.approx((0.02 + 0.018 - 0.002) / 4 + 1e-4)
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert outcome.pairs == 4
+    assert outcome.status == "not decided"
+    assert "mean of 12 comparisons in 4 settings" in outcome.reason
+    assert outcome.effect == pytest.approx((0.02 + 0.018 - 0.002) / 4 + 1e-4)
 
 
 def test_sides_matched_by_position():
@@ -460,12 +476,12 @@ def test_sides_matched_by_position():
         "zip": True,
     }
     runs = {**AHEAD, "mbls": [0.05, 0.051, 0.049], "focal": [0.07, 0.072, 0.069]}
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert [(one.left, one.right) for one in found.comparisons] == [
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert [(comparison.left, comparison.right) for comparison in outcome.comparisons] == [
         ("acls", "cross_entropy"),
         ("mbls", "focal"),
     ]
-    assert found.finding == "holds"
+    assert outcome.finding == "holds"
 
 
 def test_a_name_may_be_matched_with_several():
@@ -478,8 +494,11 @@ def test_a_name_may_be_matched_with_several():
         "zip": True,
     }
     runs = {("acls", name): [0.1, 0.2, 0.3] for name in ("temperature", "vector", "isotonic")}
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert {(one.left.split()[-1], one.right.split()[-1]) for one in found.comparisons} == {
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert {
+        (comparison.left.split()[-1], comparison.right.split()[-1])
+        for comparison in outcome.comparisons
+    } == {
         ("temperature", "vector"),
         ("temperature", "isotonic"),
         ("vector", "isotonic"),
@@ -488,17 +507,21 @@ def test_a_name_may_be_matched_with_several():
 
 def test_shipped_zips_come_to_as_many_comparisons_as_they_name():
     suite = Suite.read(find_suite("class-scaling"))
-    told = [one for one in read_claims() if one.test.zipped and "class-scaling" in one.suites]
+    zipped = [
+        claim for claim in read_claims() if claim.test.zipped and "class-scaling" in claim.suites
+    ]
     names = {
         (calibrator, metric)
-        for one in told
-        for side in (one.test.left, one.test.right)
+        for claim in zipped
+        for side in (claim.test.left, claim.test.right)
         for calibrator in side.calibrators
-        for metric in one.test.metrics
+        for metric in claim.test.metrics
     }
     frame = frame_of(suite, {("logits", *name): lambda spec: 0.1 for name in names})
-    for one in judge(told, frame, [suite]):
-        assert len(one.comparisons) == 8 * len(one.claim.test.left.calibrators), one.claim.id
+    for outcome in judge(zipped, frame, [suite]):
+        assert len(outcome.comparisons) == 8 * len(outcome.claim.test.left.calibrators), (
+            outcome.claim.id
+        )
 
 
 def test_the_best_is_picked_on_validation_rows_alone():
@@ -511,9 +534,9 @@ def test_the_best_is_picked_on_validation_rows_alone():
         ("acls", "none", "ece", "validation"): [0.01, 0.01, 0.01],
         ("mbls", "none", "ece", "validation"): [0.02, 0.02, 0.02],
     }
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert [one.left for one in found.comparisons] == ["acls"]
-    assert found.finding == "fails"
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert [comparison.left for comparison in outcome.comparisons] == ["acls"]
+    assert outcome.finding == "fails"
 
 
 WORSE = {"cross_entropy": [0.033, 0.034, 0.032], "acls": [0.043, 0.044, 0.0425]}
@@ -534,7 +557,7 @@ def test_what_has_not_learned_is_not_the_best(accuracy, picked):
         ("mbls", "none", "accuracy", "validation"): [accuracy] * 3,
     }
     suite = small()
-    assert outcome(test, frame_of(suite, runs), suite).comparisons[0].left == picked
+    assert judge_claim(test, frame_of(suite, runs), suite).comparisons[0].left == picked
 
 
 PICKS = {"method": ["acls", "mbls"], "pick": "best"}
@@ -542,49 +565,51 @@ PICKS = {"method": ["acls", "mbls"], "pick": "best"}
 
 def chosen_by(runs):
     """The same figures on validation rows, where the best is picked."""
-    return runs | {(name, "none", "ece", "validation"): told for name, told in runs.items()}
+    return runs | {(name, "none", "ece", "validation"): values for name, values in runs.items()}
 
 
 def test_the_best_may_be_one_without_runs():
     """A side that picks and lost has not lost yet, while it could pick something else."""
     suite = small()
     frame = frame_of(suite, chosen_by(WORSE), seconds=60.0)
-    found = outcome({**BETTER, "left": PICKS}, frame, suite)
-    assert found.status == "not decided"
-    assert "but mbls (cifar10, resnet50) may be better, of which there are no runs" in found.reason
-    assert found.minutes == pytest.approx(3)  # three seeds of mbls, a minute each
-    assert "about 3 GPU minutes" in why(found)
+    outcome = judge_claim({**BETTER, "left": PICKS}, frame, suite)
+    assert outcome.status == "not decided"
+    assert "but mbls (cifar10, resnet50) may be better and has no runs" in outcome.reason
+    assert outcome.minutes == pytest.approx(3)  # three seeds of mbls, a minute each
+    assert "about 3 GPU minutes" in explain(outcome)
     # What wins without one that the suite does not have wins.
     ahead = frame_of(suite, chosen_by(BEATS))
     left = {"method": ["acls", "brier"], "pick": "best"}
-    assert outcome({**BETTER, "left": left}, ahead, suite).finding == "holds"
+    assert judge_claim({**BETTER, "left": left}, ahead, suite).finding == "holds"
     picking = {"method": ["cross_entropy", "brier"], "pick": "best"}
     right = {**BETTER, "left": {"method": ["acls"]}, "right": picking}
-    assert outcome(right, ahead, suite).status == "not decided"
-    assert outcome(right, frame, suite).finding == "fails"
+    assert judge_claim(right, ahead, suite).status == "not decided"
+    assert judge_claim(right, frame, suite).finding == "fails"
 
 
 def test_a_loss_where_all_could_be_picked_is_final():
     suite = small(data="cifar10, cifar100")
 
-    told = [0.053, 0.054, 0.0525]
-    mbls = {"mbls": lambda spec: told[spec.config.seed] if spec.config.data == "cifar10" else None}
+    errors = [0.053, 0.054, 0.0525]
+    mbls = {
+        "mbls": lambda spec: errors[spec.config.seed] if spec.config.data == "cifar10" else None
+    }
     frame = frame_of(suite, chosen_by(WORSE | mbls))
-    assert outcome({**BETTER, "left": PICKS}, frame, suite).finding == "fails"
+    assert judge_claim({**BETTER, "left": PICKS}, frame, suite).finding == "fails"
     # Their mean is another matter: mbls may be better on the other.
-    found = outcome({**BETTER, "left": PICKS, "decide": "mean"}, frame, suite)
-    assert found.status == "not decided"
-    assert "mbls (cifar100, resnet50)" in found.reason
+    outcome = judge_claim({**BETTER, "left": PICKS, "decide": "mean"}, frame, suite)
+    assert outcome.status == "not decided"
+    assert "mbls (cifar100, resnet50)" in outcome.reason
 
 
 def test_a_suite_without_what_could_be_picked_cannot_decide():
     suite = small()
     left = {"method": ["acls", "brier"], "pick": "best"}
     frame = frame_of(suite, chosen_by(WORSE), seconds=60.0)
-    found = outcome({**BETTER, "left": left}, frame, suite)
-    assert (found.finding, found.elsewhere, found.minutes) == ("not decided", True, None)
-    assert found.reason.endswith("of which there are no runs, and this suite has none to make")
-    assert "GPU" not in why(found)
+    outcome = judge_claim({**BETTER, "left": left}, frame, suite)
+    assert (outcome.finding, outcome.elsewhere, outcome.minutes) == ("not decided", True, None)
+    assert outcome.reason.endswith("has no runs, and this suite cannot make them")
+    assert "GPU" not in explain(outcome)
 
 
 def test_comparisons_to_come_are_counted_one_by_one():
@@ -596,11 +621,11 @@ def test_comparisons_to_come_are_counted_one_by_one():
     runs = {(name, "none", metric): [0.5] * 3 for name in others for metric in metrics}
     for metric in metrics:
         runs["acls", "none", metric] = lambda spec: 0.4 if spec.config.data == "cifar100" else None
-    found = outcome({**test, "decide": "count"}, frame_of(suite, runs, seconds=60.0), suite)
-    assert len(found.comparisons) == 12
-    assert found.status == "not decided"
-    assert "12 more to come could overturn it" in found.reason
-    assert (found.seeds, found.minutes) == (None, pytest.approx(3))
+    outcome = judge_claim({**test, "decide": "count"}, frame_of(suite, runs, seconds=60.0), suite)
+    assert len(outcome.comparisons) == 12
+    assert outcome.status == "not decided"
+    assert "12 planned comparisons could overturn it" in outcome.reason
+    assert (outcome.seeds, outcome.minutes) == (None, pytest.approx(3))
 
 
 def test_few_seeds_of_a_share_are_told():
@@ -616,10 +641,10 @@ def test_few_seeds_of_a_share_are_told():
         "right": {"calibrator": "none"},
         "decide": "count",
     }
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert found.finding == "holds"
-    assert "ahead in 8 of 8" in found.reason
-    assert "6 by fewer than 3 seeds" in found.reason
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert outcome.finding == "holds"
+    assert "ahead in 8 of 8" in outcome.reason
+    assert "6 with fewer than 3 seeds" in outcome.reason
 
 
 def test_parts_and_figures_of_their_own_for_each_side():
@@ -635,9 +660,9 @@ def test_parts_and_figures_of_their_own_for_each_side():
         "right": {"part": "test"},
         "ratio": 0.1,
     }
-    found = outcome(test, frame_of(suite, runs), suite)
-    assert found.finding == "holds"
-    assert "on train" in found.comparisons[0].name
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
+    assert outcome.finding == "holds"
+    assert "on train" in outcome.comparisons[0].name
 
 
 def test_fitting_seconds_against_training_seconds():
@@ -654,9 +679,9 @@ def test_fitting_seconds_against_training_seconds():
         "right": {"metric": "train_seconds", "part": "run"},
         "ratio": 0.1,
     }
-    found = outcome(test, frame, suite)
-    assert found.finding == "holds"
-    assert found.effect == pytest.approx(5.5)
+    outcome = judge_claim(test, frame, suite)
+    assert outcome.finding == "holds"
+    assert outcome.effect == pytest.approx(5.5)
 
 
 def correlated_frame(suite, second, third):
@@ -679,19 +704,21 @@ def test_correlations():
         return spot + 3.0 * (-1) ** spot
 
     frame = correlated_frame(suite, noisy, lambda spot: float(spot * 7 % 16))
-    found = outcome(test, frame, suite)
+    outcome = judge_claim(test, frame, suite)
     x = [float(spot) for spot in range(16)]
-    assert found.effect == pytest.approx(np.corrcoef(x, [noisy(spot) for spot in range(16)])[0, 1])
-    assert found.finding == "holds"
-    assert found.pairs == 8  # networks, of which each gives four points
-    assert "32 points of 8 networks in 2 settings" in found.reason
-    assert outcome({**test, "against": "nll"}, frame, suite).finding == "holds"
+    assert outcome.effect == pytest.approx(
+        np.corrcoef(x, [noisy(spot) for spot in range(16)])[0, 1]
+    )
+    assert outcome.finding == "holds"
+    assert outcome.pairs == 8  # networks, of which each gives four points
+    assert "32 points of 8 networks in 2 settings" in outcome.reason
+    assert judge_claim({**test, "against": "nll"}, frame, suite).finding == "holds"
     frame = correlated_frame(suite, lambda spot: -noisy(spot), noisy)
-    assert outcome(test, frame, suite).finding == "fails"
+    assert judge_claim(test, frame, suite).finding == "fails"
     frame = correlated_frame(suite, lambda spot: float(spot * 7 % 16), noisy)
-    found = outcome(test, frame, suite)
-    assert found.status == "not decided"
-    assert 0 < found.detectable < 1
+    outcome = judge_claim(test, frame, suite)
+    assert outcome.status == "not decided"
+    assert 0 < outcome.detectable < 1
 
 
 def test_points_of_one_network_do_not_count_as_many():
@@ -700,11 +727,14 @@ def test_points_of_one_network_do_not_count_as_many():
     level = {"cross_entropy": (0.0, 0.0), "acls": (1.0, 2.0), "mbls": (2.0, 1.0), "focal": (3, 3)}
     runs, points = {}, {}
     for method, (first, second) in level.items():
-        for place, one in enumerate(("none", "temperature", "vector", "isotonic")):
+        for place, calibrator in enumerate(("none", "temperature", "vector", "isotonic")):
             x, y = first + 0.05 * place, second + 0.04 * (-1) ** place
-            runs[method, one, "classwise_nll_std"], runs[method, one, "ece"] = [x] * 3, [y] * 3
+            runs[method, calibrator, "classwise_nll_std"], runs[method, calibrator, "ece"] = (
+                [x] * 3,
+                [y] * 3,
+            )
             points.setdefault(method, []).append((x, y))
-    found = outcome(test, frame_of(suite, runs), suite)
+    outcome = judge_claim(test, frame_of(suite, runs), suite)
     flat = np.array([point for each in points.values() for point in each])
     z = np.arctanh(np.corrcoef(flat.T)[0, 1])
     assert z > 1.96 / math.sqrt(16 - 3)  # as if 16 networks had been trained
@@ -712,103 +742,105 @@ def test_points_of_one_network_do_not_count_as_many():
         np.arctanh(np.corrcoef(np.array([p for m in level if m != out for p in points[m]]).T)[0, 1])
         for out in level
     ]
-    spread = math.sqrt(3 / 4 * sum((one - sum(left) / 4) ** 2 for one in left))
+    spread = math.sqrt(3 / 4 * sum((z - sum(left) / 4) ** 2 for z in left))
     reach = 3.182446 * spread  # Student's t of 3 degrees of freedom
-    assert (found.low, found.high) == pytest.approx((math.tanh(z - reach), math.tanh(z + reach)))
-    assert found.status == "not decided"
+    assert (outcome.low, outcome.high) == pytest.approx(
+        (math.tanh(z - reach), math.tanh(z + reach))
+    )
+    assert outcome.status == "not decided"
 
 
 def test_without_figures_the_cheapest_suite_is_named():
     slow = small(name="slow", model="resnet101")
     quick = small(name="quick", model="resnet18")
     timed = frame_of(small(name="other", model="resnet18", seeds="9"), {"acls": [0.1]}, 30.0)
-    (found,) = judge([claim(BETTER, suites=("slow", "quick"))], timed, [slow, quick])
-    assert found.suite == "quick"
-    assert found.status == "not decided"
-    assert found.minutes == pytest.approx(6 * 30 / 60)
-    assert "no figures yet; no run yet tells the spread; about 3 GPU minutes" in why(found)
+    (outcome,) = judge([make_claim(BETTER, suites=("slow", "quick"))], timed, [slow, quick])
+    assert outcome.suite == "quick"
+    assert outcome.status == "not decided"
+    assert outcome.minutes == pytest.approx(6 * 30 / 60)
+    assert "no figures yet; spread unknown without runs; about 3 GPU minutes" in explain(outcome)
 
 
 def test_the_same_runs_in_two_suites_are_told_once():
     first, second = small(name="first"), small(name="second", data="cifar10, cifar100")
     frame = frame_of(second, AHEAD)
-    both = judge([claim(BETTER, suites=("second", "first"))], frame, [first, second])
-    assert [one.suite for one in both] == ["second"]
-    both = judge([claim(BETTER, suites=("first", "second"))], frame, [first, second])
-    assert [one.suite for one in both] == ["first", "second"]
+    both = judge([make_claim(BETTER, suites=("second", "first"))], frame, [first, second])
+    assert [outcome.suite for outcome in both] == ["second"]
+    both = judge([make_claim(BETTER, suites=("first", "second"))], frame, [first, second])
+    assert [outcome.suite for outcome in both] == ["first", "second"]
 
 
 def test_a_suite_with_some_of_the_seeds_of_another_has_no_outcome_of_its_own():
     three, more = small(name="three"), small(name="more", seeds="0, 1, 2, 3, 4")
     frame = frame_of(more, {name: [*values, *values[:2]] for name, values in AHEAD.items()})
-    both = judge([claim(BETTER, suites=("more", "three"))], frame, [three, more])
-    assert [(one.suite, one.pairs) for one in both] == [("more", 5)]
+    both = judge([make_claim(BETTER, suites=("more", "three"))], frame, [three, more])
+    assert [(outcome.suite, outcome.pairs) for outcome in both] == [("more", 5)]
 
 
 def test_suites_of_one_protocol_are_judged_as_one():
     whole = small()
     pieces = [
         dataclasses.replace(
-            whole, name=name, specs=tuple(one for one in whole.specs if one[0] == method)
+            whole, name=name, specs=tuple(spec for spec in whole.specs if spec[0] == method)
         )
         for name, method in (("a", "acls"), ("b", "cross_entropy"))
     ]
-    (found,) = judge([claim(BETTER, suites=("a+b",))], frame_of(whole, AHEAD), pieces)
-    assert found.suite == "a+b"
-    assert found.finding == "holds"
+    (outcome,) = judge([make_claim(BETTER, suites=("a+b",))], frame_of(whole, AHEAD), pieces)
+    assert outcome.suite == "a+b"
+    assert outcome.finding == "holds"
 
 
 def test_two_runs_of_one_method_and_seed_are_not_averaged():
     other = small(name="b", more="where: [{if: {method: acls}, set: {loss: acls(margin=9)}}]")
     suite = small(name="a")
     with pytest.raises(InputError, match="two runs of acls"):
-        judge([claim(BETTER, suites=("a+b",))], frame_of(suite, AHEAD), [suite, other])
+        judge([make_claim(BETTER, suites=("a+b",))], frame_of(suite, AHEAD), [suite, other])
 
 
 def test_a_suite_that_lacks_one_side_says_so():
     suite = small()
     test = {**BETTER, "right": {"method": "crl"}}
-    found = outcome(test, frame_of(suite, AHEAD), suite)
-    assert found.status == "not decided"
-    assert found.reason == "small does not have crl"
-    assert found.minutes is None
+    outcome = judge_claim(test, frame_of(suite, AHEAD), suite)
+    assert outcome.status == "not decided"
+    assert outcome.reason == "small does not have crl"
+    assert outcome.minutes is None
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"metric": "eec"}, "no metric is called 'eec'"),
-        ({"metrik": "ece"}, "no word of a claim is called 'metrik'"),
+        ({"metrik": "ece"}, "no key in a claim is called 'metrik'"),
         ({"decide": "evry"}, "no way to decide is called 'evry'"),
-        ({"left": {"methods": "acls"}}, "no word of a claim is called 'methods'"),
+        ({"left": {"methods": "acls"}}, "no key in a claim is called 'methods'"),
         ({"method": "acls"}, "not both"),
-        ({"metric": "mean_entropy"}, "has no better way"),
+        ({"metric": "mean_entropy"}, "has no direction"),
         ({"zip": True, "right": {"method": ["mbls", "focal"]}}, "as many"),
     ],
 )
 def test_words_nobody_knows_are_errors(change, message):
     with pytest.raises(InputError, match=message):
-        claim({**BETTER, **change})
+        make_claim({**BETTER, **change})
 
 
 def test_no_paper_and_no_suite_of_that_name():
     with pytest.raises(InputError, match="no paper is called 'alcs'"):
-        claim(BETTER, paper="alcs")
+        make_claim(BETTER, paper="alcs")
 
 
 def test_writers_agree():
     suite = small()
-    outcomes = judge([claim(BETTER)], frame_of(suite, AHEAD), [suite])
-    told = "0 reproduced, 0 not reproduced, 1 seen here, 0 not seen here, 0 not decided"
-    assert summary(outcomes) == f"{told}, of 1 claims"
-    text = markdown(outcomes)
+    outcomes = judge([make_claim(BETTER)], frame_of(suite, AHEAD), [suite])
+    counts = "0 reproduced, 0 not reproduced, 1 seen here, 0 not seen here, 0 not decided"
+    assert summarise(outcomes) == f"{counts}, of 1 claims"
+    text = format_markdown(outcomes)
     assert "| **it**: Left is better. (Table 3) | small | **seen here** |" in text
     assert "| 10 epochs in place of 350 |" in text
     assert "ECE +2.00% (" in text
-    assert '<tr class="seen-here">' in html(outcomes)
-    assert "<td>10 epochs in place of 350</td>" in html(outcomes)
-    assert values(outcomes)["counts"]["seen here"] == 1
-    (plain,) = values(outcomes)["outcomes"]
+    assert '<tr class="seen-here">' in format_html(outcomes)
+    assert "<td>10 epochs in place of 350</td>" in format_html(outcomes)
+    assert to_values(outcomes)["counts"]["seen here"] == 1
+    (plain,) = to_values(outcomes)["outcomes"]
     assert plain["status"] == "seen here"
     assert plain["for"] == 1
 
@@ -816,30 +848,30 @@ def test_writers_agree():
 # ------------------------------------------------------------ the shipped claims
 
 
-def named(names):
+def read_methods(names):
     """Methods by suite, as the files name them; "logits" for suites of files."""
-    found = {}
+    methods = {}
     for name in names:
-        told = yaml.safe_load((SUITES / f"{name}.yaml").read_text(encoding="utf-8"))
-        found[name] = set(told.get("methods") or {"logits": {}})
-    return found
+        entry = yaml.safe_load((SUITES / f"{name}.yaml").read_text(encoding="utf-8"))
+        methods[name] = set(entry.get("methods") or {"logits": {}})
+    return methods
 
 
 def test_every_paper_has_claims():
     claims = read_claims()
-    assert {one.paper for one in claims} == set(PAPERS)
-    assert all(sum(one.paper == paper for one in claims) >= 10 for paper in PAPERS)
-    assert all(one.says.endswith(".") for one in claims)
+    assert {claim.paper for claim in claims} == set(PAPERS)
+    assert all(sum(claim.paper == paper for claim in claims) >= 10 for paper in PAPERS)
+    assert all(claim.says.endswith(".") for claim in claims)
 
 
-@pytest.mark.parametrize("one", read_claims(), ids=lambda one: one.id)
-def test_every_claim_can_be_tested_in_each_of_its_suites(one):
-    for name in one.suites:
-        found = named(name.split("+"))
-        methods = set().union(*found.values())
-        for side in (one.test.left, one.test.right):
-            wanted = side.methods or one.test.methods
-            assert wanted == ("*",) or methods & set(wanted), (one.id, name, wanted)
+@pytest.mark.parametrize("claim", read_claims(), ids=lambda claim: claim.id)
+def test_every_claim_can_be_tested_in_each_of_its_suites(claim):
+    for name in claim.suites:
+        available = read_methods(name.split("+"))
+        methods = set().union(*available.values())
+        for side in (claim.test.left, claim.test.right):
+            wanted = side.methods or claim.test.methods
+            assert wanted == ("*",) or methods & set(wanted), (claim.id, name, wanted)
 
 
 @pytest.mark.parametrize("name", ["quick-cifar", "class-scaling"])
@@ -855,18 +887,22 @@ def test_shipped_claims_are_judged_whatever_the_figures(name):
         for metric in wanted
     }
     frame = frame_of(suite, runs, seconds=31.0)
-    claims = [one for one in read_claims() if name in one.suites]
+    claims = [claim for claim in read_claims() if name in claim.suites]
     outcomes = judge(claims, frame, [suite])
-    assert {one.claim.id for one in outcomes} == {one.id for one in claims}
-    assert {one.finding for one in outcomes} <= {"holds", "fails", "not decided"}
-    assert not {one.status for one in outcomes} & {"reproduced", "not reproduced"}
-    begun = [one for one in outcomes if one.begun]
+    assert {outcome.claim.id for outcome in outcomes} == {claim.id for claim in claims}
+    assert {outcome.finding for outcome in outcomes} <= {"holds", "fails", "not decided"}
+    assert not {outcome.status for outcome in outcomes} & {"reproduced", "not reproduced"}
+    begun = [outcome for outcome in outcomes if outcome.begun]
     assert len(begun) > 3
-    for one in outcomes:
-        assert why(one)
-        if one.finding == "not decided" and one.begun and one.claim.test.decide != "count":
-            assert one.detectable is not None
-    assert isinstance(pd.DataFrame(values(outcomes)["outcomes"]), pd.DataFrame)
+    for outcome in outcomes:
+        assert explain(outcome)
+        if (
+            outcome.finding == "not decided"
+            and outcome.begun
+            and outcome.claim.test.decide != "count"
+        ):
+            assert outcome.detectable is not None
+    assert isinstance(pd.DataFrame(to_values(outcomes)["outcomes"]), pd.DataFrame)
 
 
 def test_the_spread_of_seeds_is_that_of_one_setting_on_any_machine():
@@ -877,11 +913,11 @@ def test_the_spread_of_seeds_is_that_of_one_setting_on_any_machine():
     config = frame["config"].map(json.loads)
     first = frame["seed"] == 0
     frame.loc[first, "config"] = [
-        json.dumps({**one, "compile": True, "device": "cuda"}) for one in config[first]
+        json.dumps({**text, "compile": True, "device": "cuda"}) for text in config[first]
     ]
-    found = spreads_of(frame)["ece"]
+    spreads = estimate_spreads(frame)["ece"]
     # Two of three settings spread so; the median of a variance of three is ln 2 of it.
-    assert found == {"cifar10": pytest.approx(np.std(values, ddof=1) / math.sqrt(math.log(2)))}
+    assert spreads == {"cifar10": pytest.approx(np.std(values, ddof=1) / math.sqrt(math.log(2)))}
 
 
 def test_an_open_claim_without_runs_says_what_a_test_would_show():
@@ -890,41 +926,43 @@ def test_an_open_claim_without_runs_says_what_a_test_would_show():
     values = [0.030, 0.034, 0.032]
     frame = frame_of(others, {"cross_entropy": values})
     test = {"metric": "ece", "left": {"method": "acls"}, "right": {"method": "mbls"}}
-    found = outcome(test, frame, suite)
-    assert (found.finding, found.expected) == ("not decided", 3)
-    spread = spreads_of(frame)["ece"]["cifar10"]
-    assert found.detectable == pytest.approx(power_analysis.detectable(spread * math.sqrt(2), 3))
-    assert "3 seeds would show" in why(found)
-    counted = outcome({**test, "decide": "count"}, frame, suite)
+    outcome = judge_claim(test, frame, suite)
+    assert (outcome.finding, outcome.expected) == ("not decided", 3)
+    spread = estimate_spreads(frame)["ece"]["cifar10"]
+    assert outcome.detectable == pytest.approx(
+        power_analysis.compute_detectable(spread * math.sqrt(2), 3)
+    )
+    assert "3 seeds would detect" in explain(outcome)
+    counted = judge_claim({**test, "decide": "count"}, frame, suite)
     assert counted.detectable is None
-    assert "too few comparisons to show a share" in why(counted)
+    assert "too few comparisons to test a share" in explain(counted)
 
 
 def test_a_share_without_runs_is_that_of_the_comparisons_planned():
     suite = small(data="cifar10, cifar100")
     test = {"metric": "ece", "left": {"method": "acls"}, "decide": "count"}
     test["right"] = {"method": ["cross_entropy", "mbls", "focal"]}
-    found = outcome(test, frame_of(suite, {}), suite)
-    assert found.detectable == pytest.approx(power_analysis.detectable_share(6))
-    assert "no figures yet; 3 seeds would show a share of 96%" in why(found)
+    outcome = judge_claim(test, frame_of(suite, {}), suite)
+    assert outcome.detectable == pytest.approx(power_analysis.compute_detectable_share(6))
+    assert "no figures yet; 3 seeds would detect a share of 96%" in explain(outcome)
 
 
 def test_a_spread_that_no_run_tells_is_said_so():
     suite = small()
     test = {**BETTER, "metric": "train_seconds", "part": "run", "better": "lower"}
-    found = outcome(test, frame_of(suite, {"mbls": [0.1, 0.2, 0.3]}, seconds=None), suite)
-    assert (found.detectable, found.expected) == (None, None)
-    assert "no figures yet; no run yet tells the spread; GPU minutes not known" in why(found)
+    outcome = judge_claim(test, frame_of(suite, {"mbls": [0.1, 0.2, 0.3]}, seconds=None), suite)
+    assert (outcome.detectable, outcome.expected) == (None, None)
+    assert "no figures yet; spread unknown without runs; GPU minutes unknown" in explain(outcome)
 
 
 def test_minutes_by_the_work_of_other_networks_say_so():
     other = small(name="other", model="resnet18", seeds="9")
     suite = small(model="resnet101")
-    found = outcome(BETTER, frame_of(other, {"acls": [0.1]}, 30.0), suite)
+    outcome = judge_claim(BETTER, frame_of(other, {"acls": [0.1]}, 30.0), suite)
     # A ResNet-101 has 4.5 times the multiply-adds; six runs of half a minute times that.
-    assert found.minutes == pytest.approx(3 * 4.519, rel=1e-3)
-    assert why(found).endswith("; about 14 GPU minutes, by the work of other runs")
-    assert values([found])["outcomes"][0]["gpu_minutes_estimated"]
+    assert outcome.minutes == pytest.approx(3 * 4.519, rel=1e-3)
+    assert explain(outcome).endswith("; about 14 GPU minutes, estimated from other runs")
+    assert to_values([outcome])["outcomes"][0]["gpu_minutes_estimated"]
 
 
 PER_SETTING = {
@@ -941,11 +979,11 @@ def of_settings(suite, gains):
     """Figures of a suite's methods on two data sets; the mean of two calibrators gains so."""
     runs = {}
     for name in suite.methods:
-        told = gains[name]
+        by_data = gains[name]
         runs[name] = lambda spec: 0.05
         for calibrator, more in (("temperature", 0.001), ("vector", -0.001)):
-            runs[name, calibrator] = lambda spec, told=told, more=more: (
-                0.05 - more - told[spec.config.data == "cifar100"]
+            runs[name, calibrator] = lambda spec, by_data=by_data, more=more: (
+                0.05 - more - by_data[spec.config.data == "cifar100"]
             )
     return runs
 
@@ -962,26 +1000,30 @@ def test_the_spread_over_settings_is_that_of_another_suite():
     runs = of_settings(other, gains)
     # Settings with one of the two calibrators are no such settings, though there are more.
     lone = small(name="lone", data="cifar10, cifar100, digits", model="resnet34")
-    alone = {(name, one): [0.1, 0.2, 0.9] for name in lone.methods for one in ("none", "vector")}
+    alone = {
+        (name, calibrator): [0.1, 0.2, 0.9]
+        for name in lone.methods
+        for calibrator in ("none", "vector")
+    }
     frame = pd.concat([frame_of(other, runs, 60.0), frame_of(lone, alone)], ignore_index=True)
     claims = [
-        claim(PER_SETTING, suites=("bare",)),
-        *(claim(BETTER, suites=(name,), id=name) for name in ("other", "lone")),
+        make_claim(PER_SETTING, suites=("bare",)),
+        *(make_claim(BETTER, suites=(name,), id=name) for name in ("other", "lone")),
     ]
-    found, *_ = judge(claims, frame, [suite, other, lone])
-    spread = np.std([one for pair in gains.values() for one in pair], ddof=1)
+    outcome, *_ = judge(claims, frame, [suite, other, lone])
+    spread = np.std([outcome for pair in gains.values() for outcome in pair], ddof=1)
     # Two settings are planned, of one seed each, and a test wants three.
-    assert (found.expected, found.seeds) == (3, 3)
-    assert found.detectable == pytest.approx(power_analysis.detectable(spread, 3))
-    share = found.minutes / 3
+    assert (outcome.expected, outcome.seeds) == (3, 3)
+    assert outcome.detectable == pytest.approx(power_analysis.compute_detectable(spread, 3))
+    share = outcome.minutes / 3
     assert share == pytest.approx(555.4 / 1297.8, rel=1e-3)  # multiply-adds of the two networks
-    assert "3 settings would show" in why(found)
-    assert "at least 3 settings are needed" in why(found)
-    wide = claim({**PER_SETTING, "method": "*"}, suites=("bare",))
-    found, *_ = judge([wide, *claims[1:]], frame, [suite, other, lone])
-    assert (found.expected, found.seeds) == (8, None)
-    assert found.detectable == pytest.approx(power_analysis.detectable(spread, 8))
-    assert found.minutes == pytest.approx(8 * share)
+    assert "3 settings would detect" in explain(outcome)
+    assert "at least 3 settings are needed" in explain(outcome)
+    wide = make_claim({**PER_SETTING, "method": "*"}, suites=("bare",))
+    outcome, *_ = judge([wide, *claims[1:]], frame, [suite, other, lone])
+    assert (outcome.expected, outcome.seeds) == (8, None)
+    assert outcome.detectable == pytest.approx(power_analysis.compute_detectable(spread, 8))
+    assert outcome.minutes == pytest.approx(8 * share)
 
 
 def test_seeds_are_the_pairs_where_settings_are_too_few():
@@ -991,38 +1033,40 @@ def test_seeds_are_the_pairs_where_settings_are_too_few():
         ("cross_entropy", "temperature"): [0.030, 0.033, 0.027],
         ("cross_entropy", "vector"): [0.031, 0.032, 0.029],
     }
-    found = outcome(PER_SETTING, frame_of(suite, runs), suite)
-    assert (found.finding, found.pairs) == ("holds", 3)
-    assert gain(found).endswith("3 seeds")
-    assert "mean of 4 comparisons, over seeds: its settings are too few to say more" in why(found)
-    assert found.effect == pytest.approx(np.mean([0.0195, 0.0195, 0.02]))
+    outcome = judge_claim(PER_SETTING, frame_of(suite, runs), suite)
+    assert (outcome.finding, outcome.pairs) == ("holds", 3)
+    assert format_gain(outcome).endswith("3 seeds")
+    assert "mean of 4 comparisons, over seeds because there are too few settings" in explain(
+        outcome
+    )
+    assert outcome.effect == pytest.approx(np.mean([0.0195, 0.0195, 0.02]))
     every = {**PER_SETTING, "method": "*"}  # eight settings are enough
-    assert outcome(every, frame_of(suite, runs), suite).pairs == 2
+    assert judge_claim(every, frame_of(suite, runs), suite).pairs == 2
     one_seed = small(data="cifar10, cifar100", seeds="0")
-    alone = {name: told[:1] for name, told in runs.items()}
-    assert outcome(PER_SETTING, frame_of(one_seed, alone), one_seed).pairs == 2
+    alone = {name: values[:1] for name, values in runs.items()}
+    assert judge_claim(PER_SETTING, frame_of(one_seed, alone), one_seed).pairs == 2
 
 
 def test_settings_that_no_suite_has_tell_no_spread():
     suite = small(data="cifar10, cifar100", seeds="0")
-    found = outcome(PER_SETTING, frame_of(suite, {}), suite)
-    assert (found.detectable, found.expected) == (None, None)
-    assert "no run yet tells the spread" in why(found)
+    outcome = judge_claim(PER_SETTING, frame_of(suite, {}), suite)
+    assert (outcome.detectable, outcome.expected) == (None, None)
+    assert "spread unknown without runs" in explain(outcome)
 
 
-EFFECT = re.compile(r"would have seen|(seeds|settings) would show|no run yet tells the spread")
+EFFECT = re.compile(r"could detect|(seeds|settings) would detect|spread unknown without runs")
 MINUTES = re.compile(r"(about|more than) [\d,]+ GPU minutes|no GPU needed")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (RESULTS / "store").is_dir(), reason="no published store")
 def test_every_published_claim_left_open_tells_its_effect_and_its_minutes():
-    claims, outcomes = read_claims(), Stored().outcomes
-    assert {one.claim.id for one in outcomes} == {one.id for one in claims}
+    claims, outcomes = read_claims(), StoredResults().outcomes
+    assert {outcome.claim.id for outcome in outcomes} == {claim.id for claim in claims}
     left = {
-        one.claim.id: why(one)
-        for one in outcomes
-        if one.finding == "not decided" and not one.conditions.disqualified
+        outcome.claim.id: explain(outcome)
+        for outcome in outcomes
+        if outcome.finding == "not decided" and not outcome.conditions.disqualified
     }
     assert [name for name, text in left.items() if not EFFECT.search(text)] == []
     assert [name for name, text in left.items() if not MINUTES.search(text)] == []

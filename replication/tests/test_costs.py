@@ -12,8 +12,8 @@ from torch import nn
 from calibrant.bench import collect_results, make_row
 from calibrant.data import load
 from calibrant.models import build
-from replication.claims.costs import Cost, cost_of_plan, cost_of_seeds, estimate_costs
-from replication.claims.workload import SHAPES, images_of, work_of
+from replication.claims.costs import Cost, estimate_costs, estimate_plan_cost, estimate_seeds_cost
+from replication.claims.workload import SHAPES, count_images, estimate_work
 from tests.helpers.bench_frames import frame_of, small
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
@@ -25,27 +25,29 @@ def test_the_seconds_of_a_whole_run_come_before_those_of_its_training():
     for _, spec in suite.specs[:1]:
         more = make_row(spec, part="run", metric="bench_seconds", value=90.0)
         frame.loc[len(frame)] = more | {"written": "2025-01-01T00:00:00.000000Z"}
-    found = collect_results(suite, frame)
-    (cell,) = found.cells
-    assert estimate_costs(found)[cell, "cross_entropy"] == Cost(pytest.approx((90 + 60) / 2))
-    assert cost_of_seeds(found, [(cell, "cross_entropy")], 4).minutes == pytest.approx(4 * 75 / 60)
+    results = collect_results(suite, frame)
+    (cell,) = results.cells
+    assert estimate_costs(results)[cell, "cross_entropy"] == Cost(pytest.approx((90 + 60) / 2))
+    assert estimate_seeds_cost(results, [(cell, "cross_entropy")], 4).minutes == pytest.approx(
+        4 * 75 / 60
+    )
 
 
 def multiply_adds(model, classes, size):
     """Of one image, by hand: what every convolution and linear layer does of it."""
     network = build(model, classes).eval()
-    found = []
+    counts = []
 
     def count(layer, inputs, output):
         places = output[0, 0].numel() if isinstance(layer, nn.Conv2d) else 1
-        found.append(layer.weight.numel() * places)
+        counts.append(layer.weight.numel() * places)
 
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             layer.register_forward_hook(count)
     with torch.no_grad():
         network(torch.zeros(1, *size))
-    return sum(found)
+    return sum(counts)
 
 
 def settings(**changed):
@@ -56,24 +58,24 @@ def settings(**changed):
 @pytest.mark.parametrize("model", ["resnet18", "densenet40", "resnet110_sd"])
 def test_the_work_of_an_epoch_is_that_of_its_layers_over_its_images(model):
     expected = 45_000 * multiply_adds(model, 10, (3, 32, 32))
-    assert work_of(settings(model=model)) == expected
+    assert estimate_work(settings(model=model)) == expected
 
 
 def test_work_nobody_knows_is_none():
-    assert work_of(settings(model="efficientnet-lite0")) is None
-    assert work_of(settings(data="folder:somewhere")) is None
+    assert estimate_work(settings(model="efficientnet-lite0")) is None
+    assert estimate_work(settings(data="folder:somewhere")) is None
 
 
 def test_the_images_of_a_run_are_those_it_trains_on():
     for held_out in (0.1, 100):
-        found = load("digits", validation=held_out).train
-        told = settings(data="digits", validation=held_out)
-        assert images_of(told) == len(found)
-        assert (len(found.class_names), tuple(found.images.shape[1:])) == SHAPES["digits"][1:3]
-    assert images_of(settings(validation=5000.0)) == 45_000
+        rows = load("digits", validation=held_out).train
+        config = settings(data="digits", validation=held_out)
+        assert count_images(config) == len(rows)
+        assert (len(rows.class_names), tuple(rows.images.shape[1:])) == SHAPES["digits"][1:3]
+    assert count_images(settings(validation=5000.0)) == 45_000
     # 20,431 rows in the tail, 10,216 of them held out, whatever the share is.
-    assert images_of(settings(long_tail=0.1, validation=5000.0)) == 10_215
-    assert images_of(settings(data="camvid", validation=5000.0)) == 367
+    assert count_images(settings(long_tail=0.1, validation=5000.0)) == 10_215
+    assert count_images(settings(data="camvid", validation=5000.0)) == 367
 
 
 def timed(seconds=30.0, **suite):
@@ -95,15 +97,15 @@ def test_a_network_timed_elsewhere_costs_by_its_images():
 
 def test_a_network_that_is_not_timed_costs_by_the_work_of_others():
     frame = timed(model="resnet18")
-    found = first(small(model="resnet50"), frame)
+    cost = first(small(model="resnet50"), frame)
     adds = [multiply_adds(model, 10, (3, 32, 32)) for model in ("resnet50", "resnet18")]
-    assert found == Cost(pytest.approx(30 * adds[0] / adds[1]), estimated=True)
+    assert cost == Cost(pytest.approx(30 * adds[0] / adds[1]), estimated=True)
     suite = small(model="resnet50")
-    told = collect_results(suite, frame)
-    whole = cost_of_plan(told, told.planned)
-    assert whole == Cost(pytest.approx(12 * found.seconds), estimated=True)
+    results = collect_results(suite, frame)
+    whole = estimate_plan_cost(results, results.planned)
+    assert whole == Cost(pytest.approx(12 * cost.seconds), estimated=True)
     # Both kinds together are an estimate.
-    assert (Cost(1.0) + found).estimated
+    assert (Cost(1.0) + cost).estimated
     assert first(small(model="resnet50"), frame.head(0)) is None
 
 
@@ -128,7 +130,7 @@ def test_files_of_logits_tell_nothing_of_a_training():
 
 def test_a_network_that_does_not_take_such_images_has_no_known_work():
     from calibrant.training.config import Config
-    from replication.claims.workload import work_of
+    from replication.claims.workload import estimate_work
 
-    assert work_of(Config(data="digits", model="lenet5").to_dict()) is None
-    assert work_of(Config(data="cifar10", model="lenet5").to_dict()) > 0
+    assert estimate_work(Config(data="digits", model="lenet5").to_dict()) is None
+    assert estimate_work(Config(data="cifar10", model="lenet5").to_dict()) > 0

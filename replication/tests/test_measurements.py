@@ -29,18 +29,18 @@ def run(tmp_path_factory):
     """Short runs by loss, each made once."""
     made = {}
 
-    def one(loss="cross_entropy"):
+    def train_once(loss="cross_entropy"):
         if loss not in made:
             made[loss] = train(CONFIG.changed(loss=loss), tmp_path_factory.mktemp("run") / "run")
         return made[loss]
 
-    return one
+    return train_once
 
 
-def looked(found, name, *, logits=None, **options):
-    config = CONFIG if logits else found.config
+def measure(run, name, *, logits=None, **options):
+    config = CONFIG if logits else run.config
     spec = Spec(config, after=((name, json.dumps(options)),), logits=logits)
-    rows = measure_run(spec, None if logits else found, DONE)
+    rows = measure_run(spec, None if logits else run, DONE)
     return {(row["part"], row["calibrator"], row["metric"]): row["value"] for row in rows}
 
 
@@ -58,20 +58,20 @@ def hard_rows(rows=3000, classes=5):
 def test_a_temperature_of_the_hardest_classes_is_traced(tmp_path):
     path = tmp_path / "made-net.npz"
     Predictions.from_logits(*hard_rows()).write(path)
-    found = looked(None, "hard_classes", logits=str(path), hardest=2, steps=200, every=50)
-    steps = sorted({int(part[5:]) for part, _, _ in found if part.startswith("test@")})
+    figures = measure(None, "hard_classes", logits=str(path), hardest=2, steps=200, every=50)
+    steps = sorted({int(part[5:]) for part, _, _ in figures if part.startswith("test@")})
     assert steps == [0, 50, 100, 150, 200]
-    warmth = [found[f"test@{step}", "hard_classes", "parameter:temperature"] for step in steps]
+    warmth = [figures[f"test@{step}", "hard_classes", "parameter:temperature"] for step in steps]
     assert warmth[0] == 1
     assert warmth == sorted(warmth)
     test = Predictions.read(path).split(0.5, seed=0)[1]
     whole = torch.as_tensor(test.array).double() / warmth[2]
     direct = float(metrics.ece(whole, torch.as_tensor(test.labels)))
-    assert found["test@100", "hard_classes", "ece"] == pytest.approx(direct, abs=1e-6)
+    assert figures["test@100", "hard_classes", "ece"] == pytest.approx(direct, abs=1e-6)
     # Of two steps with one loss, the even one is that of the smaller spread.
     even, uneven = (
-        {metric: found["test", f"hard_classes:{name}", metric] for metric in ("nll", "ece")}
-        | {"spread": found["test", f"hard_classes:{name}", "classwise_nll_std"]}
+        {metric: figures["test", f"hard_classes:{name}", metric] for metric in ("nll", "ece")}
+        | {"spread": figures["test", f"hard_classes:{name}", "classwise_nll_std"]}
         for name in ("even", "uneven")
     )
     assert even["nll"] == pytest.approx(uneven["nll"], rel=0.02)
@@ -79,24 +79,24 @@ def test_a_temperature_of_the_hardest_classes_is_traced(tmp_path):
 
 
 def test_masks_on_the_classifier_of_a_run(run):
-    found = looked(run(), "masked", ratios=[0.0, 0.5, 1.0], draws=3)
-    said = run().predictions("test")
-    accuracy = float(metrics.accuracy(said.array, said.labels))
-    sure = torch.softmax(torch.as_tensor(said.array).double(), 1).amax(1).mean()
-    assert found["test@0", "masked", "accuracy"] == pytest.approx(accuracy, abs=1e-6)
-    assert found["test@0", "masked", "confidence"] == pytest.approx(float(sure), abs=1e-5)
-    assert found["test@0", "masked", "confidence"] > found["test@50", "masked", "confidence"]
-    assert found["test@100", "masked", "accuracy"] < 0.3  # the bias alone answers
+    figures = measure(run(), "masked", ratios=[0.0, 0.5, 1.0], draws=3)
+    predictions = run().predictions("test")
+    accuracy = float(metrics.accuracy(predictions.array, predictions.labels))
+    sure = torch.softmax(torch.as_tensor(predictions.array).double(), 1).amax(1).mean()
+    assert figures["test@0", "masked", "accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    assert figures["test@0", "masked", "confidence"] == pytest.approx(float(sure), abs=1e-5)
+    assert figures["test@0", "masked", "confidence"] > figures["test@50", "masked", "confidence"]
+    assert figures["test@100", "masked", "accuracy"] < 0.3  # the bias alone answers
 
 
 def test_a_regulariser_is_inactive_where_no_logit_is_beyond_the_margin(run):
     made = run("acls(margin=6)")
-    found = looked(made, "inactive")
+    figures = measure(made, "inactive")
     logits = np.asarray(made.predictions("train").array, dtype=np.float64)
     gap = logits.max(1) - logits.min(1)
     assert 0 < (gap <= 6).mean() < 1
-    assert found["train", "none", "inactive"] == pytest.approx((gap <= 6).mean(), abs=1e-9)
-    shares = [found[f"train@{place}", "regulariser", "share"] for place in range(20)]
+    assert figures["train", "none", "inactive"] == pytest.approx((gap <= 6).mean(), abs=1e-9)
+    shares = [figures[f"train@{place}", "regulariser", "share"] for place in range(20)]
     assert math.fsum(shares) == pytest.approx(1)
     classes = logits.shape[1]
     each = [
@@ -113,30 +113,30 @@ def test_a_regulariser_is_inactive_where_no_logit_is_beyond_the_margin(run):
 
 def test_by_rank_it_is_inactive_where_history_and_confidence_agree(run):
     made = run("acls(margin=6, condition='ranking')")
-    found = looked(made, "inactive")
+    figures = measure(made, "inactive")
     counts = made.weights()
     (name,) = (key for key in counts if key.startswith("loss.") and key.endswith("history.counts"))
     right, seen = counts[name].double().numpy()
     assert np.median(seen) == CONFIG.epochs  # a last batch that is not full is left out
-    said = made.predictions("train")
-    sure = torch.softmax(torch.as_tensor(said.array).double(), 1).amax(1).numpy()
+    predictions = made.predictions("train")
+    sure = torch.softmax(torch.as_tensor(predictions.array).double(), 1).amax(1).numpy()
     order = torch.randperm(len(sure), generator=torch.Generator().manual_seed(CONFIG.seed)).tolist()
     zero = 0
     for start in range(0, len(order), 64):
         batch = order[start : start + 64]
-        for place, one in enumerate(batch):
+        for place, row in enumerate(batch):
             two = batch[(place + 1) % len(batch)]
-            known = seen[one] > 0 and seen[two] > 0  # else there is nothing to rank by
-            rise = known and right[one] / seen[one] - right[two] / seen[two]
-            zero += not rise * (sure[one] - sure[two]) < 0
-    assert found["train", "none", "inactive"] == pytest.approx(zero / len(order), abs=2e-3)
-    assert found["train", "none", "inactive"] > 0.5
+            known = seen[row] > 0 and seen[two] > 0  # else there is nothing to rank by
+            rise = known and right[row] / seen[row] - right[two] / seen[two]
+            zero += not rise * (sure[row] - sure[two]) < 0
+    assert figures["train", "none", "inactive"] == pytest.approx(zero / len(order), abs=2e-3)
+    assert figures["train", "none", "inactive"] > 0.5
 
 
 def test_looks_at_what_is_not_there_are_refused(run, tmp_path):
-    with pytest.warns(UserWarning, match="inactive is about acls, found the loss cross_entropy"):
-        looked(run(), "inactive")
+    with pytest.warns(UserWarning, match="inactive needs the loss acls, found cross_entropy"):
+        measure(run(), "inactive")
     path = tmp_path / "made-net.npz"
     Predictions.from_logits(*hard_rows(300)).write(path)
     with pytest.raises(InputError, match="masked needs a network"):
-        looked(None, "masked", logits=str(path))
+        measure(None, "masked", logits=str(path))

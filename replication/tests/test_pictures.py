@@ -14,7 +14,7 @@ from calibrant.bench.tables import series
 from calibrant.bench.tables.pictures import heat, lines, svg
 from calibrant.core.errors import InputError
 from replication import formulas, gallery, pictures
-from replication.measurements import HardClasses, fit_hard_classes, masked_inference
+from replication.measurements import HardClasses, fit_hard_classes, infer_masked
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
 def test_weights_and_gradients_are_those_of_the_formulas():
     texts = ["cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc"]
-    found = formulas.loss_curves(texts, points=199)
+    curves = formulas.compute_loss_curves(texts, points=199)
     p = [(place + 0.5) / 199 for place in range(199)]
     weights = {
         "cross_entropy": [1.0 for _ in p],
@@ -35,7 +35,7 @@ def test_weights_and_gradients_are_those_of_the_formulas():
     for text, values in weights.items():
         mean = sum(values) / len(values)
         expected = [value / mean for value in values]
-        np.testing.assert_allclose(found[text].weight, expected, rtol=1e-6, err_msg=text)
+        np.testing.assert_allclose(curves[text].weight, expected, rtol=1e-6, err_msg=text)
     gradients = {
         "cross_entropy": [-1 / x for x in p],
         "focal(gamma=3)": [3 * (1 - x) ** 2 * math.log(x) - (1 - x) ** 3 / x for x in p],
@@ -45,22 +45,22 @@ def test_weights_and_gradients_are_those_of_the_formulas():
         "r_aurc": [math.log(1 - (place + 1) / 200) / x for place, x in enumerate(p)],
     }
     for text, values in gradients.items():
-        np.testing.assert_allclose(found[text].gradient, values, rtol=1e-6, err_msg=text)
+        np.testing.assert_allclose(curves[text].gradient, values, rtol=1e-6, err_msg=text)
 
 
 def test_soft_bins_are_the_softmax_of_squared_distances():
-    (table,) = formulas.membership_curves([0.02], num_bins=4, points=11).values()
+    (table,) = formulas.compute_membership([0.02], num_bins=4, points=11).values()
     for row in range(11):
         away = [math.exp(-((row / 10 - (bin_ + 0.5) / 4) ** 2) / 0.02) for bin_ in range(4)]
         np.testing.assert_allclose(table[row], np.array(away) / sum(away), rtol=1e-9)
-    (hard,) = formulas.membership_curves([1e-6], num_bins=4, points=10).values()
+    (hard,) = formulas.compute_membership([1e-6], num_bins=4, points=10).values()
     assert (hard.round().argmax(1) == (np.linspace(0, 1, 10) * 4).clip(0, 3.9).astype(int)).all()
 
 
 def test_the_soft_threshold_is_the_identity_at_a_half_and_one():
-    found = formulas.uncertainty_curves([(0.5, 1.0), (0.2, 1e-3)], points=11)
-    np.testing.assert_allclose(found[0.5, 1.0], np.linspace(0, 1, 11), atol=1e-9)
-    np.testing.assert_allclose(found[0.2, 1e-3][[1, 3]], [0, 1], atol=1e-9)
+    curves = formulas.compute_uncertainty([(0.5, 1.0), (0.2, 1e-3)], points=11)
+    np.testing.assert_allclose(curves[0.5, 1.0], np.linspace(0, 1, 11), atol=1e-9)
+    np.testing.assert_allclose(curves[0.2, 1e-3][[1, 3]], [0, 1], atol=1e-9)
 
 
 def classifier(rows: int = 600, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,22 +78,22 @@ def classifier(rows: int = 600, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
 
 def test_a_temperature_of_the_hardest_classes_is_hotter_and_told_step_by_step():
     logits, labels = classifier()
-    found = fit_hard_classes(logits, labels, hardest=2, steps=40, rate=0.3)
-    assert set(found.chosen) == {3, 4}
-    assert found.temperature[0] == 1
-    assert found.temperature[-1] > 1.15
+    trace = fit_hard_classes(logits, labels, hardest=2, steps=40, rate=0.3)
+    assert set(trace.chosen) == {3, 4}
+    assert trace.temperature[0] == 1
+    assert trace.temperature[-1] > 1.15
     for step in (0, 17, 40):
-        p = torch.softmax(logits.double() / found.temperature[step], 1)
+        p = torch.softmax(logits.double() / trace.temperature[step], 1)
         each = [-math.log(float(p[row, labels[row]])) for row in range(len(labels))]
         by_class = [
             sum(x for x, y in zip(each, labels.tolist(), strict=True) if y == k) / 120
             for k in range(5)
         ]
-        np.testing.assert_allclose(found.total[step], sum(each) / 600, rtol=1e-6)
-        np.testing.assert_allclose(found.by_class[step], by_class, rtol=1e-6)
-        np.testing.assert_allclose(found.spread[step], np.std(by_class, ddof=1), rtol=1e-6)
+        np.testing.assert_allclose(trace.total[step], sum(each) / 600, rtol=1e-6)
+        np.testing.assert_allclose(trace.by_class[step], by_class, rtol=1e-6)
+        np.testing.assert_allclose(trace.spread[step], np.std(by_class, ddof=1), rtol=1e-6)
     # On its own classes it only falls, as a fit does.
-    own = found.by_class[:, [3, 4]].mean(1)
+    own = trace.by_class[:, [3, 4]].mean(1)
     assert (np.diff(own) <= 1e-12).all()
     assert own[-1] < 0.99 * own[0]
 
@@ -101,9 +101,9 @@ def test_a_temperature_of_the_hardest_classes_is_hotter_and_told_step_by_step():
 def test_a_and_b_have_one_loss_on_both_sides_of_the_lowest():
     fall = np.array([1.0, 0.8, 0.6, 0.5, 0.6, 0.7])
     trace = HardClasses((0,), fall, fall, np.ones((6, 2)), np.array([9.0, 8, 7, 6, 2, 1]), fall)
-    assert trace.same_loss() == (2, 4)
+    assert trace.find_same_loss() == (2, 4)
     down = HardClasses((0,), fall, fall[:4], np.ones((4, 2)), fall[:4], fall[:4])
-    assert down.same_loss() is None
+    assert down.find_same_loss() is None
 
 
 def test_masks_of_nothing_and_of_everything():
@@ -111,14 +111,14 @@ def test_masks_of_nothing_and_of_everything():
     features, weight = torch.randn(50, 8, generator=generator), torch.randn(8, 3)
     bias = torch.tensor([0.0, 0.0, 1.0])
     labels = (features @ weight + bias).argmax(1)
-    found = masked_inference(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
-    assert found[0.0][0] == 1.0
-    assert found[1.0][1] == pytest.approx(float(torch.softmax(bias, 0).max()))
-    assert found[0.0][0] > found[0.5][0] > found[1.0][0]
-    again = masked_inference(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
-    assert again == found
-    with pytest.raises(InputError, match="share masked"):
-        masked_inference(features, labels, weight, bias, ratios=[2.0])
+    figures = infer_masked(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
+    assert figures[0.0][0] == 1.0
+    assert figures[1.0][1] == pytest.approx(float(torch.softmax(bias, 0).max()))
+    assert figures[0.0][0] > figures[0.5][0] > figures[1.0][0]
+    again = infer_masked(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
+    assert again == figures
+    with pytest.raises(InputError, match="masked share"):
+        infer_masked(features, labels, weight, bias, ratios=[2.0])
 
 
 def test_cohens_d_by_hand():
@@ -139,11 +139,11 @@ def test_effects_take_the_methods_by_their_names_in_suites():
         "focal+s_avuc": [0.01, 0.02],
     }
     names = ("mmce", "avuc", "s_avuc")
-    plain = formulas.effect_sizes(errors, primary="cross_entropy", secondaries=names)
+    plain = formulas.compute_effect_sizes(errors, primary="cross_entropy", secondaries=names)
     assert plain.keys() == {"mmce", "s_avuc"}
     assert plain["s_avuc"] == formulas.cohens_d([0.05, 0.06], [0.02, 0.03])
     assert plain["mmce"] < 0 < plain["s_avuc"]
-    focal = formulas.effect_sizes(errors, primary="focal", secondaries=names)
+    focal = formulas.compute_effect_sizes(errors, primary="focal", secondaries=names)
     assert focal == {"s_avuc": formulas.cohens_d([0.05, 0.06], [0.01, 0.02])}
 
 
@@ -228,28 +228,28 @@ def everything(tmp_path_factory):
 
 
 def test_methods_named_by_a_number_are_a_line_against_it(everything):
-    found = collect_results(*everything)
-    ((cell, line),) = series.by_method(found, "lambda", "ece").items()
-    assert found.name_of(cell) == "digits, mlp"
+    results = collect_results(*everything)
+    ((cell, line),) = series.by_method(results, "lambda", "ece").items()
+    assert results.name_of(cell) == "digits, mlp"
     assert line.places == [0.5, 1.0]
     expected = [np.mean([value_of(f"lambda={x}", seed) for seed in (0, 1)]) for x in ("0.5", "1.0")]
     np.testing.assert_allclose(line.means, expected)
     np.testing.assert_allclose(line.errors, 0.001)  # ±0.001 over two seeds
-    assert not series.by_method(found, "gamma", "ece")
+    assert not series.by_method(results, "gamma", "ece")
 
 
 def test_calibrators_with_an_option_are_a_line_against_it(everything):
-    found = collect_results(*everything)
+    results = collect_results(*everything)
     places = {
-        option: one.places
+        option: line.places
         for option, (_, only, but) in gallery.OPTIONS.items()
-        for one in series.by_option(
-            found, option, "ece", method="cross_entropy", only=only, but=but
+        for line in series.by_option(
+            results, option, "ece", method="cross_entropy", only=only, but=but
         ).values()
     }
     assert places == {"gamma": [0.9, 0.98], "sparsity": [0.5, 0.9]}
-    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", only="other")
-    assert not series.by_option(found, "gamma", "ece", method="cross_entropy", but="gamma")
+    assert not series.by_option(results, "gamma", "ece", method="cross_entropy", only="other")
+    assert not series.by_option(results, "gamma", "ece", method="cross_entropy", but="gamma")
 
 
 def test_two_settings_are_a_table(everything):
@@ -259,12 +259,12 @@ def test_two_settings_are_a_table(everything):
 
 
 def test_epochs_and_severities_are_read_from_the_parts(everything):
-    found = collect_results(*everything)
-    ((_, traced),) = series.by_epoch(found, "ece").items()
-    assert [one.name for one in traced] == list(found.suite.methods)
+    results = collect_results(*everything)
+    ((_, traced),) = series.by_epoch(results, "ece").items()
+    assert [line.name for line in traced] == list(results.suite.methods)
     assert traced[0].places == list(range(1, 11))
     assert traced[0].means[3] == pytest.approx(0.011 + 0.003)
-    ((_, shifted),) = series.by_severity(found, "ece").items()
+    ((_, shifted),) = series.by_severity(results, "ece").items()
     assert shifted[0].places == [0, 1, 5]
     # Clean, then the mean of fog and snow: 0.02 a step of severity.
     assert shifted[0].means == pytest.approx([0.011, 0.031, 0.111])
@@ -272,11 +272,11 @@ def test_epochs_and_severities_are_read_from_the_parts(everything):
 
 
 def test_pairs_and_ratios(everything):
-    found = collect_results(*everything)
-    ((_, points),) = series.pairs(found, "classwise_nll_std", "ece").items()
+    results = collect_results(*everything)
+    ((_, points),) = series.pairs(results, "classwise_nll_std", "ece").items()
     assert {(method, calibrator) for method, calibrator, *_ in points} == {
         (method, calibrator)
-        for method in found.suite.methods
+        for method in results.suite.methods
         for calibrator in ("none", "temperature", "vector")
     }
 
@@ -319,28 +319,28 @@ def test_a_table_is_drawn_with_its_numbers(everything):
 
 def test_lines_as_shares_begin_at_one():
     line = series.series_of("ECE", {0.0: [0.04], 10.0: [0.02], 20.0: [0.03]})
-    (drawn,) = pictures.shares([line], against="step").get_lines()
+    (drawn,) = pictures.draw_shares([line], against="step").get_lines()
     np.testing.assert_allclose(drawn.get_xydata(), [[0, 1], [10, 0.5], [20, 0.75]])
 
 
 def test_svg_is_whole_and_the_same_each_time():
-    first, second = (svg(pictures.soft_threshold()) for _ in range(2))
+    first, second = (svg(pictures.draw_soft_threshold()) for _ in range(2))
     assert first == second
     assert ElementTree.fromstring(first).tag.endswith("svg")
     assert "<dc:date>" not in first
 
 
 def test_formulas_are_drawn():
-    found = gallery.formulas()
-    assert len(found) == 5
-    for text in found.values():
+    drawn = gallery.draw_formulas()
+    assert len(drawn) == 5
+    for text in drawn.values():
         assert ElementTree.fromstring(text).tag.endswith("svg")
         assert len(text) < 100_000
 
 
 def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
     suite, frame = everything
-    titles = [title for title, _ in gallery.drawings(collect_results(suite, frame))]
+    titles = [title for title, _ in gallery.list_drawings(collect_results(suite, frame))]
     for word in (
         "λ of r_aurc",
         "γ of mac_cal",
@@ -358,7 +358,7 @@ def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
     ):
         assert any(word in title for title in titles), word
     assert len(titles) == len(set(titles))
-    for _, draw in gallery.drawings(collect_results(suite, frame)):
+    for _, draw in gallery.list_drawings(collect_results(suite, frame)):
         assert draw().has_data()
     nothing = frame[frame["part"] == "validation"]
-    assert gallery.gallery(suite, nothing) == {}
+    assert gallery.draw_gallery(suite, nothing) == {}

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from calibrant.bench import describe_choice
-from replication.proposals import proposed_by
+from replication.proposals import find_proposer
 from replication.readme_numbers import RIVALS
 
 describe = partial(describe_choice, rivals=RIVALS)
@@ -24,19 +24,19 @@ def test_the_verdict_is_against_every_paper():
             for (who, loss, after), ece in zip(rows, eces, strict=False)
         )
 
-    told = describe(frame(0.004, 0.03, 0.02, 0.005))
-    assert "0.40%, is below that of every method" in told
-    assert "soft-calibration's focal+s_avuc, then temperature has the lowest, 0.50%" in told
-    assert told.startswith("Chosen: mmce. ")
-    assert "0.50%; the seeds tell the two apart." in told
+    verdict = describe(frame(0.004, 0.03, 0.02, 0.005))
+    assert "0.40%, is below that of every method" in verdict
+    assert "soft-calibration's focal+s_avuc, then temperature has the lowest, 0.50%" in verdict
+    assert verdict.startswith("Chosen: mmce. ")
+    assert "0.50%; the seeds tell the two apart." in verdict
     near = frame(0.0045, 0.03, 0.02, 0.005).assign(recipe="deep_ensemble", average="ema")
     assert describe(near).startswith("Chosen: mmce, deep_ensemble, ema. ")
     assert "; the seeds do not tell them apart." in describe(near)
-    one = frame(0.004, 0.03, 0.02, 0.005).assign(ece_error=float("nan"))  # of one seed
-    assert "seeds" not in describe(one)
+    single = frame(0.004, 0.03, 0.02, 0.005).assign(ece_error=float("nan"))  # of one seed
+    assert "seeds" not in describe(single)
     assert "is not below" in describe(frame(0.006, 0.03, 0.02, 0.005))
     assert "No method of the five papers" in describe(frame(0.006, 0.03))
-    assert "by chance" not in told
+    assert "by chance" not in verdict
     floor = frame(0.004, 0.03, 0.02, 0.005).assign(chance_ece=0.0048)
     assert describe(floor).endswith("it would show 0.48% on average, by chance.")
 
@@ -59,4 +59,4 @@ def test_the_verdict_is_against_every_paper():
 )
 def test_whose_proposal_a_combination_is(loss, recipe, calibrator, paper):
     settings = {"loss": loss, "recipe": recipe, "average": "none", "cutout": 0}
-    assert proposed_by(settings, calibrator) == paper
+    assert find_proposer(settings, calibrator) == paper

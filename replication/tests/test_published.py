@@ -11,7 +11,13 @@ import yaml
 from calibrant.bench import canonical_name
 from calibrant.calibrators.registry import CALIBRATORS
 from calibrant.metrics.registry import METRICS
-from replication.published import FILE, find, load, make_published, method_name
+from replication.published import (
+    FILE,
+    convert_method,
+    find_published,
+    load_published,
+    make_published,
+)
 from replication.stored import SUITES
 
 # Of the papers' tables, not of ours: settings, and lines of differences.
@@ -28,13 +34,13 @@ NOT_OURS = {
 
 
 def test_no_uncertain_row_is_shipped():
-    shipped = load()
+    shipped = load_published()
     assert len(shipped) == 3544
-    assert not [one for one in shipped if one.notes.startswith("uncertain:")]
+    assert not [row for row in shipped if row.notes.startswith("uncertain:")]
 
 
 def test_rows_by_paper():
-    assert Counter(one.paper for one in load()) == {
+    assert Counter(figure.paper for figure in load_published()) == {
         "r-aurc": 1056,
         "soft-calibration": 300,
         "acls": 323,
@@ -166,58 +172,66 @@ def test_figures_in_our_units(where, options, value, error):
     asked = {"calibrator": "none", "part": "test", "long_tail": None, "variant": ""}
     asked |= dict(zip(names, where, strict=True)) | options
     asked |= {name: canonical_name(asked[name]) for name in ("metric", "calibrator")}
-    (found,) = find(**asked)
-    assert found.value == value
-    assert found.error == error
+    (figure,) = find_published(**asked)
+    assert figure.value == value
+    assert figure.error == error
 
 
 def test_no_description_fits_two_figures():
     fields = ("paper", "table", "data", "long_tail", "model", "method", "calibrator", "part")
-    told = Counter(
-        tuple(getattr(one, name) for name in (*fields, "metric", "variant")) for one in load()
+    counts = Counter(
+        tuple(getattr(figure, name) for name in (*fields, "metric", "variant"))
+        for figure in load_published()
     )
-    assert not [key for key, count in told.items() if count > 1]
+    assert not [key for key, count in counts.items() if count > 1]
 
 
 def test_a_dash_is_no_number():
     where = {"paper": "r-aurc", "table": "Table 4", "data": "tiny-imagenet"}
-    (dash,) = find(**where, model="wrn_28_10", method="dual_focal")
-    (given,) = find(**where, model="resnet50", method="dual_focal")
+    (dash,) = find_published(**where, model="wrn_28_10", method="dual_focal")
+    (given,) = find_published(**where, model="resnet50", method="dual_focal")
     assert dash.value is None
     assert given.value == 2.3
 
 
 def test_every_metric_is_one_of_ours_or_known_not_to_be():
-    for name in {one.metric for one in load()} - NOT_OURS:
+    for name in {figure.metric for figure in load_published()} - NOT_OURS:
         bare = canonical_name(name).partition("(")[0]
         assert bare in METRICS or bare in ("train_seconds",) or ":" in bare, name
 
 
 def test_every_calibrator_is_one_of_ours():
-    names = {one.calibrator.partition("(")[0] for one in load()} - {"none", "average"}
+    names = {figure.calibrator.partition("(")[0] for figure in load_published()} - {
+        "none",
+        "average",
+    }
     assert names <= set(CALIBRATORS)
 
 
 def test_shares_are_shares():
-    percent = [one for one in load() if one.metric in ("accuracy", "ece", "adaptive_ece", "miou")]
+    percent = [
+        figure
+        for figure in load_published()
+        if figure.metric in ("accuracy", "ece", "adaptive_ece", "miou")
+    ]
     assert len(percent) > 1000
-    assert all(one.value is None or 0 <= one.value <= 1 for one in percent)
+    assert all(figure.value is None or 0 <= figure.value <= 1 for figure in percent)
 
 
 def test_method_names():
-    assert method_name("ce+s_avuc") == "s_avuc"
-    assert method_name("kde_xe") == "kde_ece"
-    assert method_name("focal+none") == "focal"
+    assert convert_method("ce+s_avuc") == "s_avuc"
+    assert convert_method("kde_xe") == "kde_ece"
+    assert convert_method("focal+none") == "focal"
 
 
 @pytest.mark.parametrize("name", ["r-aurc", "soft-calibration", "acls", "mac-cal"])
 def test_suites_of_the_papers_call_methods_by_the_same_names(name):
     suite = yaml.safe_load((SUITES / f"{name}.yaml").read_text(encoding="utf-8"))
-    known = {one.method for one in find(paper=name)}
+    known = {figure.method for figure in find_published(paper=name)}
     assert set(suite["methods"]) <= known
 
 
 def test_long_tailed_data_is_the_data_and_a_setting():
-    found = find(paper="class-scaling", table="Table 2", data="cifar10")
-    assert found
-    assert {one.long_tail for one in found} == {0.1}
+    figures = find_published(paper="class-scaling", table="Table 2", data="cifar10")
+    assert figures
+    assert {figure.long_tail for figure in figures} == {0.1}

@@ -8,7 +8,7 @@ import pytest
 
 from calibrant.bench import Store, make_row
 from replication import make_results
-from replication.readme_numbers import Numbers, rewrite_pages
+from replication.readme_numbers import PageNumbers, rewrite_pages
 from replication.take_results import take_results
 from tests.helpers.bench_frames import frame_of, small
 
@@ -31,8 +31,8 @@ def root(tmp_path):
     for method, spec in suite.specs:
         if method in VALUES:  # as the runner marks what is measured
             marks = (
-                make_row(spec, part=part, metric="measured", value=1.0, calibrator=one)
-                for part, one in spec.wanted
+                make_row(spec, part=part, metric="measured", value=1.0, calibrator=calibrator)
+                for part, calibrator in spec.wanted
             )
             store.add(spec.key, list(marks))
     (tmp_path / "replication" / "results" / "suites").mkdir()
@@ -67,8 +67,8 @@ def test_trainings_and_splits_of_files_are_told_apart(root):
     marks = [f"<!-- results:runs what={what} -->" for what in ("all", "trained", "split")]
     page(root, "|".join(f"{mark}<!-- /results -->" for mark in marks))
     rewrite_pages(root)
-    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:3]]
-    assert found == ["6", "6", "0"]
+    texts = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:3]]
+    assert texts == ["6", "6", "0"]
 
 
 def test_the_kinds_of_numbers(root):
@@ -102,14 +102,14 @@ def test_differences_and_single_seeds(root):
     ]
     page(root, "|".join(f"<!-- {mark} --><!-- /results -->" for mark in marks))
     rewrite_pages(root)
-    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
+    texts = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
     means = {name: sum(VALUES[name]) / 3 for name in ("acls", "cross_entropy")}
     calibrated = sum(VALUES["acls", "temperature"]) / 3
     apart = f"{100 * abs(means['acls'] - means['cross_entropy']):.2f}"
-    assert found[:2] == [apart, apart]
-    assert found[2] == f"{100 * abs(means['acls'] - calibrated):.2f}"
-    one, two, three = (f"{100 * value:.2f}" for value in VALUES["acls"])
-    assert found[3] == f"{one}, {two} and {three}"
+    assert texts[:2] == [apart, apart]
+    assert texts[2] == f"{100 * abs(means['acls'] - calibrated):.2f}"
+    first, two, three = (f"{100 * value:.2f}" for value in VALUES["acls"])
+    assert texts[3] == f"{first}, {two} and {three}"
 
 
 def test_claims_and_calibrators_are_counted(root, monkeypatch):
@@ -128,18 +128,18 @@ def test_claims_and_calibrators_are_counted(root, monkeypatch):
             self.claim = type("Claim", (), {"id": name})
             self.status, self.reason, self.effect = status, reason, effect
 
-    one = Outcome("one", "seen here", "ahead in 7 of 9 (and 2 of 3)", 0.0263)
-    told = [one, Outcome("two", "not seen here", "", None)]
-    monkeypatch.setattr(Numbers, "outcomes", told)
+    held = Outcome("one", "seen here", "ahead in 7 of 9 (and 2 of 3)", 0.0263)
+    outcomes = [held, Outcome("two", "not seen here", "", None)]
+    monkeypatch.setattr(PageNumbers, "outcomes", outcomes)
     rewrite_pages(root)
-    found = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
+    texts = [part.split("-->", 1)[1] for part in read(root).split("<!-- /results -->")[:4]]
     # acls alone has figures after a temperature
-    assert found == ["1 of 1", "seen here", "7 of 9", "2.63"]
+    assert texts == ["1 of 1", "seen here", "7 of 9", "2.63"]
     for wrong, says in (
         ("claim id=two what=share", "id=two what=share"),
         ("claim id=two what=gain", "id=two what=gain"),
         ("claim id=one what=mean", "none of status, share, gain"),
-        ("claim id=three", "none found"),
+        ("claim id=three", "found none"),
         ("best suite=small metric=ece calibrator=vector", "no ece of vector in small"),
     ):
         page(root, f"<!-- results:{wrong} --><!-- /results -->")
@@ -149,7 +149,7 @@ def test_claims_and_calibrators_are_counted(root, monkeypatch):
 
 def test_mistakes_are_told(root):
     page(root, "<!-- results:value suite=small method=none metric=ece --><!-- /results -->")
-    with pytest.raises(SystemExit, match="0 figures are none"):
+    with pytest.raises(SystemExit, match="0 figures match none"):
         rewrite_pages(root)
     page(root, "<!-- results:valeu suite=small --><!-- /results -->")
     with pytest.raises(SystemExit, match="is none of value"):
@@ -192,7 +192,7 @@ def test_results_of_a_bench_are_taken_in_once(root, tmp_path):
     after = Store(root / "replication" / "results" / "store")
     assert len(after.files()) == count + 1
     assert len(after.frame()) == len(before) + len(bench.frame())
-    with pytest.raises(SystemExit, match="has no results that are not there already"):
+    with pytest.raises(SystemExit, match="has no new results"):
         take_results(root / "replication" / "results", root / "replication" / "results")
 
 
@@ -215,8 +215,8 @@ def test_a_combination_is_told_beside_each_paper(tmp_path):
     store = Store(tmp_path / "store")
     for key, rows in frame_of(suite, runs).groupby("key"):
         store.add(str(key), rows.to_dict("records"))
-    told = Numbers(tmp_path).combination(data="cifar10", model="resnet50")
-    lines = [line for line in told.splitlines() if line.startswith("|")][2:]
+    text = PageNumbers(tmp_path).write_combination(data="cifar10", model="resnet50")
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
     assert lines[0] == (
         "| chosen | `mbls(margin=6)` | – | 92.90 ± 0.00 | 0.1900 ± 0.0000 | 0.40 ± 0.00 | 0.46 |"
     )
@@ -225,16 +225,16 @@ def test_a_combination_is_told_beside_each_paper(tmp_path):
     assert lines[3].startswith("| acls | `acls(margin=6)` | – |")
     assert lines[3].endswith("| – |")
     assert len(lines) == 4
-    assert "0.40%, is below that of every method of the five papers" in told
-    assert "it would show 0.46% on average, by chance" in told
-    with pytest.raises(SystemExit, match="0 protocols fit, not one"):
-        Numbers(tmp_path).combination(data="cifar100")
-    found = Numbers(tmp_path)
-    assert found.combination(data="cifar10", what="candidates") == "3"  # focal is none
-    assert found.combination(data="cifar10", what="lowest") == "0.40"
-    assert found.combination(data="cifar10", what="verdict") in told
+    assert "0.40%, is below that of every method of the five papers" in text
+    assert "it would show 0.46% on average, by chance" in text
+    with pytest.raises(SystemExit, match="0 protocols match, not one"):
+        PageNumbers(tmp_path).write_combination(data="cifar100")
+    numbers = PageNumbers(tmp_path)
+    assert numbers.write_combination(data="cifar10", what="candidates") == "3"  # focal is none
+    assert numbers.write_combination(data="cifar10", what="lowest") == "0.40"
+    assert numbers.write_combination(data="cifar10", what="verdict") in text
     with pytest.raises(SystemExit, match="none of candidates, lowest"):
-        found.combination(data="cifar10", what="chosen")
+        numbers.write_combination(data="cifar10", what="chosen")
 
 
 def test_how_far_test_rows_lie_from_held_out_ones(tmp_path):
@@ -250,11 +250,11 @@ def test_how_far_test_rows_lie_from_held_out_ones(tmp_path):
         store.add(str(key), rows.to_dict("records"))
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "small.yaml").write_text(suite.text, encoding="utf-8")
-    found = Numbers(tmp_path)
+    numbers = PageNumbers(tmp_path)
     asked = {"suite": "small", "metric": "accuracy", "data": "cifar10"}
-    assert found.gap(**asked) == "+2.00"  # the seed without validation rows is left out
-    assert found.gap(**asked, part="validation", less="test") == "−2.00"
-    assert found.gap(**asked, method="cross_entropy") == "+1.00"
-    assert found.gap(**asked, method="acls") == "+3.00"
+    assert numbers.write_gap(**asked) == "+2.00"  # the seed without validation rows is left out
+    assert numbers.write_gap(**asked, part="validation", less="test") == "−2.00"
+    assert numbers.write_gap(**asked, method="cross_entropy") == "+1.00"
+    assert numbers.write_gap(**asked, method="acls") == "+3.00"
     with pytest.raises(SystemExit, match="no accuracy of ood and validation in small"):
-        found.gap(**asked, part="ood")
+        numbers.write_gap(**asked, part="ood")

@@ -19,7 +19,7 @@ from calibrant.bench.tables.tabulate import OF_TWO_SETS
 from calibrant.bench.texts import keeping, make
 from calibrant.core.errors import InputError
 from calibrant.training import recipes
-from replication.published import find
+from replication.published import find_published
 from replication.stored import SUITES
 
 NAMES = sorted(path.stem for path in SUITES.glob("*.yaml"))
@@ -73,13 +73,13 @@ QUICK = [
 
 
 @lru_cache
-def suite(name: str) -> Suite:
+def read_suite(name: str) -> Suite:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a sweep goes where a loss warns
         return Suite.read(SUITES / f"{name}.yaml")
 
 
-def found(name: str) -> dict:
+def read_yaml(name: str) -> dict:
     return yaml.safe_load((SUITES / f"{name}.yaml").read_text())
 
 
@@ -90,7 +90,7 @@ def test_every_suite_that_was_asked_for_is_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_suite_can_be_made(name):
     """Without training: settings, names and options are all ones there are."""
-    made = suite(name)
+    made = read_suite(name)
     assert made.name == name
     assert 30 < len(made.about) < 160
     assert made.specs
@@ -120,76 +120,78 @@ def test_a_suite_can_be_made(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_source_has_figures_beside_ours(name):
     """A name that is not the paper's, or a metric nobody measures, would leave a column empty."""
-    made = suite(name)
-    measured = {canonical_name(one) for one in (*USUAL, *DENSE, *OF_TWO_SETS, "train_seconds")}
+    made = read_suite(name)
+    measured = {
+        canonical_name(metric) for metric in (*USUAL, *DENSE, *OF_TWO_SETS, "train_seconds")
+    }
     for source in made.published:
-        found = set()
+        figures = set()
         for method, spec in made.specs[: len(made.specs) // len(made.found["seeds"])]:
-            config, more = spec.config, [json.loads(one) for _, one in spec.after]
-            extra = {canonical_name(one) for options in more for one in options.get("names", ())}
+            config, more = spec.config, [json.loads(text) for _, text in spec.after]
+            extra = {canonical_name(name) for options in more for name in options.get("names", ())}
             for metric in map(canonical_name, made.metrics):
                 assert metric in measured | extra, metric
                 where = {"method": method, "metric": metric, "long_tail": config.long_tail}
                 where |= {"data": config.data, "model": config.model}
                 for after in ("none", *spec.calibrators, *(step for step, _ in spec.after)):
                     for part in ("test", "ood:*"):
-                        found.add(
+                        figures.add(
                             source.figure(**where, calibrator=canonical_name(after), part=part)
                         )
-        assert found - {None}, source
+        assert figures - {None}, source
 
 
 def test_what_replicates_a_paper_has_its_figures_beside_it():
     papers = ("r-aurc", "soft-calibration", "acls", "mac-cal", "class-scaling")
     for name in papers:
-        assert {one.paper for one in suite(name).published} == {name}
-    assert {one.paper for one in suite("quick-cifar").published} == set(papers[:4])
-    assert {one.paper for one in suite("headline").published} == set(papers[:4])
+        assert {source.paper for source in read_suite(name).published} == {name}
+    assert {source.paper for source in read_suite("quick-cifar").published} == set(papers[:4])
+    assert {source.paper for source in read_suite("headline").published} == set(papers[:4])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_two_methods_are_the_same_run(name):
     """A slip of the pen, as `where` not reaching its method, would make them so."""
-    made = suite(name)
+    made = read_suite(name)
     assert len({(spec.key, spec.logits) for _, spec in made.specs}) == len(made.specs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_of_where_reaches_a_run(name):
-    told = found(name)
-    whole = {spec.key: spec for _, spec in suite(name).specs}
-    for place in range(len(told.get("where") or ())):
-        less = {**told, "where": [one for k, one in enumerate(told["where"]) if k != place]}
+    entry = read_yaml(name)
+    whole = {spec.key: spec for _, spec in read_suite(name).specs}
+    for place in range(len(entry.get("where") or ())):
+        less = {**entry, "where": [row for k, row in enumerate(entry["where"]) if k != place]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 other = {spec.key: spec for _, spec in Suite.parse(yaml.safe_dump(less)).specs}
             except InputError:
                 continue  # without it there is no such suite
-        assert other != whole, told["where"][place]
+        assert other != whole, entry["where"][place]
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_suites_share_one_protocol(name):
     """So that a run of one is a run of the other, and their figures can be compared."""
-    mine, first = found(name)["defaults"], found("quick-cifar")["defaults"]
+    mine, first = read_yaml(name)["defaults"], read_yaml("quick-cifar")["defaults"]
     differs = {key for key in mine.keys() | first.keys() if mine.get(key) != first.get(key)}
     assert differs <= ({"evaluate_every"} if name == "r-aurc-sweeps" else set())
 
 
 def test_shift_and_ood_are_runs_of_quick_cifar_that_leave_nothing_of_it_to_do():
-    quick = {spec.key: spec for _, spec in suite("quick-cifar").specs}
-    shift = {spec.key: spec for _, spec in suite("shift").specs}
+    quick = {spec.key: spec for _, spec in read_suite("quick-cifar").specs}
+    shift = {spec.key: spec for _, spec in read_suite("shift").specs}
     for name in ("shift", "ood"):
-        for _, spec in suite(name).specs:
+        for _, spec in read_suite(name).specs:
             assert spec.wanted >= quick[spec.key].wanted
-    for _, spec in suite("ood").specs:
+    for _, spec in read_suite("ood").specs:
         assert shift[spec.key].wanted >= spec.wanted
 
 
 def test_quick_cifar_is_what_the_first_table_needs():
-    made = suite("quick-cifar")
+    made = read_suite("quick-cifar")
     text = " ".join(spec.config.loss for _, spec in made.specs)
     used = {spec.config.recipe for _, spec in made.specs}
     for loss in losses.available():
@@ -232,38 +234,38 @@ def test_quick_cifar_is_what_the_first_table_needs():
     ],
 )
 def test_options_are_the_papers_for_the_data(data, method, loss):
-    for name, spec in suite("quick-cifar").specs:
+    for name, spec in read_suite("quick-cifar").specs:
         if (name, spec.config.data) == (method, data):
             assert spec.config.loss == loss
 
 
 def test_the_gammas_of_r_aurc_are_those_of_its_table_4():
-    told = {
-        (one.data, one.model, one.method): one.value
-        for one in find(paper="r-aurc", table="Table 4")
-        if one.value is not None
+    gammas = {
+        (figure.data, figure.model, figure.method): figure.value
+        for figure in find_published(paper="r-aurc", table="Table 4")
+        if figure.value is not None
     }
     checked = 0
-    for method, spec in suite("r-aurc").specs:
+    for method, spec in read_suite("r-aurc").specs:
         if method in ("dual_focal", "inverse_focal"):
             gamma = losses.get(spec.config.loss).gamma
-            assert gamma == told[spec.config.data, spec.config.model, method]
+            assert gamma == gammas[spec.config.data, spec.config.model, method]
             checked += 1
     assert checked == 2 * 4 * 2 * 5
 
 
 def test_rates_and_decays_of_the_long_tail_are_those_of_table_4():
     names = {"learning_rate": "lr", "weight_decay": "weight_decay", "epochs": "epochs"}
-    for one in find(paper="class-scaling", table="Table 4"):
-        if one.metric in names:
-            model = "wrn_28_10" if one.model == "wrn_28" else one.model
+    for figure in find_published(paper="class-scaling", table="Table 4"):
+        if figure.metric in names:
+            model = "wrn_28_10" if figure.model == "wrn_28" else figure.model
             mine = [
                 spec.config
-                for _, spec in suite("class-scaling-long-tail").specs
-                if (spec.config.data, spec.config.model) == (one.data, model)
+                for _, spec in read_suite("class-scaling-long-tail").specs
+                if (spec.config.data, spec.config.model) == (figure.data, model)
             ]
-            assert mine, (one.data, one.model)
-            assert all(getattr(config, names[one.metric]) == one.value for config in mine)
+            assert mine, (figure.data, figure.model)
+            assert all(getattr(config, names[figure.metric]) == figure.value for config in mine)
 
 
 def test_the_grids_are_those_of_the_tables():
@@ -271,4 +273,6 @@ def test_the_grids_are_those_of_the_tables():
         ("r-aurc-grid", "Table 9", "r-aurc"),
         ("acls-grid", "Table A", "acls"),
     ):
-        assert {one.method for one in find(paper=paper, table=table)} <= set(suite(name).methods)
+        assert {figure.method for figure in find_published(paper=paper, table=table)} <= set(
+            read_suite(name).methods
+        )
