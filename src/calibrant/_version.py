@@ -1,3 +1,3 @@
-"""The version of calibrant, said once."""
+"""The version of calibrant."""
 
 __version__ = "0.1.0"

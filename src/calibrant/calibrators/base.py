@@ -197,12 +197,12 @@ class Calibrator(nn.Module):
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit` was called, or a fitted state loaded."""
+        """Return whether `fit` was called, or a fitted state loaded."""
         return int(self.num_classes_) > 0
 
     @property
     def input_width(self) -> int:
-        """The numbers in a row of input: K, or D for features."""
+        """Return the numbers in a row of input: K, or D for features."""
         return int(self.num_classes_)
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:

@@ -86,7 +86,7 @@ class Choice:
 
     @property
     def explanation(self) -> str:
-        """The choice in words."""
+        """Return the choice in words."""
         measured = [candidate for candidate in self.candidates if np.isfinite(candidate.nll)]
         best = min(measured, key=lambda candidate: candidate.nll)
         chosen = next(candidate for candidate in measured if candidate.method == self.method)

@@ -35,9 +35,9 @@ def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
             f"this {calibrator.name} takes features, not predictions: call its calibrate(features)"
         )
     if calibrator.from_logits != predictions.is_logits:
-        wanted, found = ("logits", "probabilities")[:: 1 if calibrator.from_logits else -1]
+        wanted, kind = ("logits", "probabilities")[:: 1 if calibrator.from_logits else -1]
         raise InputError(
-            f"this {calibrator.name} calibrator was fitted on {wanted}, found {found}; give it the "
+            f"this {calibrator.name} calibrator was fitted on {wanted}, found {kind}; give it the "
             "same kind of scores"
         )
     held = predictions.in_memory()

@@ -95,7 +95,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _format_winner(comparison: Comparison, name: str) -> str:
-    """Format the winner: ``B``, or ``(B)`` if not significant among so many metrics."""
+    """Format the winner: ``B``, or ``(B)`` if not significant after Holm's correction."""
     winner = comparison[name].winner
     if winner == "neither":
         return "–"

@@ -35,14 +35,14 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """The name of its module in this process."""
+        """Return the name of the plugin's module in this process."""
         if self.source is None:
             return self.name
         return f"{registry.FILE_PREFIX}{self.digest[:16]}"
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What tells it from other plugins: the same file under two names is one plugin."""
+        """Return a key for the plugin; one file under two names has one key."""
         return self.module, self.digest
 
     def to_dict(self) -> dict[str, Any]:

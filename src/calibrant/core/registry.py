@@ -169,7 +169,7 @@ class Registry(Generic[T]):
                     "choose another name"
                 )
         holder, module = self.module_of(name), _module_of(thing)
-        files = [one for one in (holder, module) if one and one.startswith(FILE_PREFIX)]
+        files = [owner for owner in (holder, module) if owner and owner.startswith(FILE_PREFIX)]
         if holder not in (None, module) and not files:
             raise InputError(
                 f"the {self.kind} {name!r} is registered by {holder} already: choose another name"

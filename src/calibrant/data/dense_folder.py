@@ -76,14 +76,14 @@ def dense_pairs(
 
     total = sum(len(part) for part in parts.values())
     planes = {
-        which: read_files(
+        name: read_files(
             [pair.image for pair in part],
             read,
             limit,
             total=total,
             bytes_per_byte=11 / 4,  # four bytes are read for a pixel; its label alone holds eight
         )
-        for which, part in parts.items()
+        for name, part in parts.items()
     }
     if names is None:
         masks = (plane[:, 3] for plane in planes.values())
@@ -94,10 +94,10 @@ def dense_pairs(
             torch.from_numpy(np.ascontiguousarray(plane[:, :3])),
             torch.from_numpy(lookup[plane[:, 3]]),
             classes,
-            name=f"{root.name} {which}",
+            name=f"{root.name} {name}",
             ignore_index=IGNORE_INDEX,
         )
-        for which, plane in planes.items()
+        for name, plane in planes.items()
     )
 
 
@@ -168,13 +168,13 @@ def _find_parts(root: Path) -> tuple[tuple[str, ...] | None, dict[str, list[Pair
                 "test": _read_voc(home, "val"),
             }
     names, parts = _read_names(root), {}
-    for which, folders in (("train", ("train",)), ("validation", VALIDATION), ("test", ("test",))):
+    for name, folders in (("train", ("train",)), ("validation", VALIDATION), ("test", ("test",))):
         for folder in folders:
             inside = root / folder
             if (inside / "images").is_dir() and (inside / "masks").is_dir():
-                parts[which] = _match_pairs(inside / "images", inside / "masks")
+                parts[name] = _match_pairs(inside / "images", inside / "masks")
             elif (root / f"{folder}annot").is_dir():
-                parts[which] = _match_pairs(inside, root / f"{folder}annot")
+                parts[name] = _match_pairs(inside, root / f"{folder}annot")
                 names = names or CAMVID
     if "test" not in parts and "validation" in parts:
         parts["test"] = parts.pop("validation")

@@ -61,9 +61,9 @@ def image_folder(
             ),
             torch.tensor(part.labels, dtype=torch.int64),
             names,
-            name=f"{Path(path).name} {which}",
+            name=f"{Path(path).name} {name}",
         )
-        for which, part in parts.items()
+        for name, part in parts.items()
     )
 
 
@@ -146,14 +146,14 @@ def folder_datasets(
         mean, std = mean or sample_mean, std or sample_std
     train_set, validation_set, test_set = (
         FolderDataset(
-            parts[which],
+            parts[name],
             names,
             size=size,
             mean=mean,
             std=std,
-            change=change if which == "train" else None,
+            change=change if name == "train" else None,
         )
-        for which in ("train", "validation", "test")
+        for name in ("train", "validation", "test")
     )
     return train_set, validation_set, test_set
 
@@ -192,8 +192,8 @@ def _find_files(root: Path, names: tuple[str, ...]) -> Part:
         return _read_annotations(root, annotations, names)
     unknown = [folder for folder in folders if folder not in names]
     if unknown or not folders:
-        what = f"classes missing from train: {first(unknown)}" if folders else "no class folders"
-        raise InputError(f"{root}: {what}; train has {len(names)} classes such as {names[0]!r}")
+        problem = f"classes missing from train: {first(unknown)}" if folders else "no class folders"
+        raise InputError(f"{root}: {problem}; train has {len(names)} classes such as {names[0]!r}")
     part, empty = Part([], []), []
     for folder in folders:
         files = sorted(

@@ -48,12 +48,12 @@ class Images:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes."""
+        """Return the number of classes."""
         return len(self.class_names)
 
     @property
     def is_dense(self) -> bool:
-        """Whether every pixel has a label."""
+        """Return whether every pixel has a label."""
         return self.labels.ndim == 3
 
     def take(self, rows: Tensor) -> Images:

@@ -77,25 +77,25 @@ class Evaluation:
 
     @cached_property
     def bins(self) -> pd.DataFrame:
-        """The reliability diagram in bins of equal width, with intervals and a band."""
+        """Return the reliability diagram in bins of equal width, with intervals and a band."""
         count = len(self.tallies.bins)
         return _bin_table(self.tallies.bins, np.arange(count + 1) / count, self.level)
 
     @cached_property
     def mass_bins(self) -> pd.DataFrame:
-        """The reliability diagram in bins of equal mass."""
+        """Return the reliability diagram in bins of equal mass."""
         return _bin_table(self.tallies.mass_bins, self.tallies.mass_edges, self.level)
 
     @cached_property
     def class_bins(self) -> Floats:
-        """(K, M, 3): rows, mean probability and frequency of each class's bins."""
+        """Return (K, M, 3): rows, mean probability and frequency of each class's bins."""
         count, mass, hit = np.moveaxis(self.tallies.class_bins, -1, 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.stack((count, mass / count, hit / count), axis=-1)
 
     @cached_property
     def classes(self) -> pd.DataFrame:
-        """A row for each class: how often it is true, predicted and expected, and its errors."""
+        """Return a row per class: how often it is true, predicted and expected, and its errors."""
         import pandas as pd
 
         cells = self.tallies.class_bins
@@ -122,14 +122,14 @@ class Evaluation:
 
     @cached_property
     def risk_coverage(self) -> pd.DataFrame:
-        """The error rate of the most confident rows, by the share accepted."""
+        """Return the error rate of the most confident rows, by the share accepted."""
         import pandas as pd
 
         return pd.DataFrame(self.tallies.coverage, columns=["coverage", "risk", "threshold"])
 
     @property
     def level(self) -> float:
-        """The confidence level of the intervals."""
+        """Return the confidence level of the intervals."""
         return float(self.settings["confidence_level"])
 
     def to_frame(self) -> pd.DataFrame:

@@ -52,19 +52,19 @@ class Block:
 
     @property
     def target(self) -> Tensor:
-        """The labels of the rows."""
+        """Return the labels of the rows."""
         if self._target is None:
             raise InputError("this metric needs labels; none were given")
         return self._target
 
     @property
     def num_rows(self) -> int:
-        """The number of rows in the block."""
+        """Return the number of rows in the block."""
         return self.scores.shape[1 - self.class_dim]
 
     @property
     def num_classes(self) -> int:
-        """The number of classes."""
+        """Return the number of classes."""
         return self.scores.shape[self.class_dim]
 
     def take(self, values: Tensor, index: Tensor) -> Tensor:
@@ -75,34 +75,34 @@ class Block:
 
     @cached_property
     def probs(self) -> Tensor:
-        """p = softmax(z), in the layout of the scores."""
+        """Return p = softmax(z), in the layout of the scores."""
         if not self.from_logits:
             return self.scores
         return torch.softmax(self.scores, self.class_dim, out=self._buffer)
 
     @cached_property
     def confidence(self) -> Tensor:
-        """c = max_k p_k, in the precision of the block."""
+        """Return c = max_k p_k, in the precision of the block."""
         return self.probs.amax(self.class_dim)
 
     @cached_property
     def top_score(self) -> Tensor:
-        """The largest score as given: the maximum logit, or probability."""
+        """Return the largest score as given: the maximum logit, or probability."""
         return self.scores.amax(self.class_dim) if self.from_logits else self.confidence
 
     @cached_property
     def true_score(self) -> Tensor:
-        """The score, as given, of the true class."""
+        """Return the score, as given, of the true class."""
         return self.take(self.scores, self.target)
 
     @cached_property
     def true_prob(self) -> Tensor:
-        """p_y."""
+        """Return p_y."""
         return self.take(self.probs, self.target)
 
     @cached_property
     def predicted(self) -> Tensor:
-        """ŷ, the first of the largest scores; only wrong rows need an argmax."""
+        """Return ŷ, the first of the largest scores; only wrong rows need an argmax."""
         if self._target is None:
             return self._argmax(None)
         predicted = self.target.clone()
@@ -113,7 +113,7 @@ class Block:
 
     @cached_property
     def correct(self) -> Tensor:
-        """a = 1[ŷ = y].
+        """Return a = 1[ŷ = y].
 
         Comparing the true score with the largest is several times cheaper than an argmax.
         The two differ only where the largest is tied, which needs c <= 1/2: only those rows are
@@ -135,7 +135,7 @@ class Block:
 
     @cached_property
     def nll(self) -> Tensor:
-        """−ln p_y in float64; from logits finite whatever underflows, else inf at p_y = 0."""
+        """Return −ln p_y in float64: finite from logits, inf at p_y = 0 from probabilities."""
         if not self.from_logits:
             return -self.true_prob.double().log()
         if self._nll_only:  # cheaper if nothing else is needed
@@ -148,7 +148,7 @@ class Block:
 
     @cached_property
     def brier(self) -> Tensor:
-        """Σ_k (p_k − 1[k=y])² = Σ_k p_k² − 2 p_y + 1, in float64."""
+        """Return Σ_k (p_k − 1[k=y])² = Σ_k p_k² − 2 p_y + 1, in float64."""
         if self.class_dim == 1:
             squares = torch.linalg.vector_norm(self.probs, dim=1).double().square()
         else:
@@ -157,18 +157,18 @@ class Block:
 
     @cached_property
     def entropy(self) -> Tensor:
-        """h = −Σ_k p_k ln p_k in nats, float64."""
+        """Return h = −Σ_k p_k ln p_k in nats, float64."""
         return torch.special.entr(self.probs).sum(self.class_dim).double()
 
     @cached_property
     def margin(self) -> Tensor:
-        """The largest probability less the second largest."""
+        """Return the largest probability less the second largest."""
         top = self.probs.topk(2, dim=self.class_dim).values
         return top.select(self.class_dim, 0) - top.select(self.class_dim, 1)
 
     @cached_property
     def log_normaliser(self) -> Tensor:
-        """ln Σ_k exp z_k (0 for probabilities), so that ln p_k = z_k − this; float64."""
+        """Return ln Σ_k exp z_k (0 for probabilities), so that ln p_k = z_k − this; float64."""
         if not self.from_logits:
             return torch.zeros(self.num_rows, dtype=torch.float64, device=self.scores.device)
         return self.top_score.double() - self.confidence.double().log()

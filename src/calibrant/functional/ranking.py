@@ -30,7 +30,7 @@ class Ranked:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows N, ties counted."""
+        """Return the number of rows N, ties counted."""
         return int(self.bounds.reshape(-1)[-1])
 
     def up_to(self, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,21 +51,21 @@ class Rows:
 
     @property
     def log_probs(self) -> Tensor:
-        """ln p, of the shape of the logits."""
+        """Return ln p, of the shape of the logits."""
         if self._log_probs is None:
             self._log_probs = torch.log_softmax(self.logits, dim=1)
         return self._log_probs
 
     @property
     def top(self) -> tuple[Tensor, Tensor]:
-        """The largest ln p and its class ŷ, one of each per row."""
+        """Return the largest ln p and its class ŷ, one of each per row."""
         if self._top is None:
             self._top = largest(self.log_probs)
         return self._top
 
     @property
     def cost(self) -> Tensor:
-        """−ln p_y of class indices, one number per row; 0, with no gradient, where ignored."""
+        """Return −ln p_y of class indices, one number per row; ignored rows give 0, no gradient."""
         if self._cost is None:
             assert self.labels is not None
             self._cost = F.nll_loss(
@@ -75,7 +75,7 @@ class Rows:
 
     @property
     def counts(self) -> Tensor:
-        """Which rows are not ignored: (N,) or (N,L), bool."""
+        """Return which rows are not ignored: (N,) or (N,L), bool."""
         if self._counts is None:
             if self.labels is None:
                 self._counts = torch.ones_like(self.logits[:, 0], dtype=torch.bool)
@@ -85,7 +85,7 @@ class Rows:
 
     @property
     def number(self) -> Tensor | int:
-        """The number of rows that are not ignored, at least 1."""
+        """Return the number of rows that are not ignored, at least 1."""
         if self.labels is None:
             return self.logits.numel() // self.logits.shape[1]
         if self._number is None:
@@ -94,7 +94,7 @@ class Rows:
 
     @property
     def places(self) -> Tensor:
-        """The labels, 0 where ignored, to index classes with."""
+        """Return the labels, 0 where ignored, to index classes with."""
         assert self.labels is not None
         is_class = 0 <= self.ignore_index < self.logits.shape[1]
         return self.labels if is_class else self.mask_ignored(self.labels)

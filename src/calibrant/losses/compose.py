@@ -35,7 +35,7 @@ class Composed(nn.Module):
 
     @property
     def local_batch(self) -> bool:
-        """Whether a part sees the rows of its own process only, under data parallelism."""
+        """Return whether a part sees only the rows of its process, under data parallelism."""
         return any(part.local_batch for part in (self.primary, *self._terms()))
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:

@@ -37,12 +37,12 @@ class Graphed(nn.Module):
 
     @property
     def needs_index(self) -> bool:
-        """Whether it must be called with ``index=``, the training sample of each row."""
+        """Return whether the loss needs ``index=``, the training sample of each row."""
         return bool(getattr(self.loss, "needs_index", False))
 
     @property
     def local_batch(self) -> bool:
-        """Whether it sees the rows of its own process only, under data parallelism."""
+        """Return whether the loss sees only the rows of its process, under data parallelism."""
         return bool(getattr(self.loss, "local_batch", False))
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:

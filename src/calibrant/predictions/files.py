@@ -76,7 +76,7 @@ class FileScores(ABC):
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Return the number of axes."""
         return len(self.shape)
 
     def __len__(self) -> int:

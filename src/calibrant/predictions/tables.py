@@ -139,7 +139,7 @@ class TableFile(ABC):
 
     @property
     def notes(self) -> bytes | None:
-        """The JSON notes in the metadata, or None."""
+        """Return the JSON notes in the metadata, or None."""
         metadata = self._schema.metadata or {}
         return metadata.get(b"calibrant")
 

@@ -273,34 +273,34 @@ class Predictions:
 
     @property
     def array(self) -> Array:
-        """The scores as one array; raises while they are still in their file."""
+        """Return the scores as one array; raise an error while they are still in their file."""
         if isinstance(self.scores, FileScores):
             raise InputError("the scores are still in their file: use batches() or in_memory()")
         return self.scores
 
     @property
     def num_rows(self) -> int:
-        """N, the number of rows, or of images if dense; ignored rows included."""
+        """Return N, the number of rows, or of images if dense; ignored rows included."""
         return int(self.scores.shape[0])
 
     @property
     def num_classes(self) -> int:
-        """K, the number of classes; 2 for a binary score."""
+        """Return K, the number of classes; 2 for a binary score."""
         return 2 if self.is_binary else int(self.scores.shape[1])
 
     @property
     def is_binary(self) -> bool:
-        """Whether scores are (N,): one number a row, the score of class 1."""
+        """Return whether scores are (N,): one number a row, the score of class 1."""
         return self.scores.ndim == 1
 
     @property
     def is_dense(self) -> bool:
-        """Whether scores are (N,K,...) and labels (N,...)."""
+        """Return whether scores are (N,K,...) and labels (N,...)."""
         return self.scores.ndim > 2
 
     @property
     def is_lazy(self) -> bool:
-        """Whether the scores are still in their file."""
+        """Return whether the scores are still in their file."""
         return isinstance(self.scores, FileScores)
 
     def __len__(self) -> int:

@@ -69,7 +69,7 @@ class Average(nn.Module):
 
     @property
     def weights(self) -> list[Tensor]:
-        """The averages."""
+        """Return the averaged weights."""
         return [getattr(self, f"w{index}") for index in range(len(self.names))]
 
     @torch.no_grad()

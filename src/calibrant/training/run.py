@@ -34,17 +34,17 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The settings of the run."""
+        """Return the settings of the run."""
         return Config.read(self.folder / "config.yaml")
 
     @property
     def is_done(self) -> bool:
-        """Whether the run is finished."""
+        """Return whether the run is finished."""
         return (self.folder / "run.json").is_file()
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """The content of ``run.json``: the epoch reported, the rule, and the figures."""
+        """Return the content of ``run.json``: the epoch reported, the rule, and the figures."""
         if not self.is_done:
             raise InputError(f"{self.folder}: the run is not finished: train it again to resume it")
         content: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The metrics of each epoch."""
+        """Return the metrics of each epoch."""
         path = self.folder / "metrics.jsonl"
         if not path.is_file():
             return []

@@ -68,7 +68,7 @@ class FeatureHead(Calibrator):
         named = None if self.class_names_ is None else len(self.class_names_)
         validated = () if held is None else (held[1],)
         classes = count_classes(labels, *validated, num_classes=self.num_classes, named=named)
-        self.num_classes_ = torch.zeros_like(self.num_classes_)  # half a fit is none
+        self.num_classes_ = torch.zeros_like(self.num_classes_)  # an interrupted fit counts as none
         with (
             torch.no_grad(),
             progress_bar("training the head", self.epochs, shown=progress) as advance,

@@ -152,7 +152,7 @@ class MacCalHead(FeatureHead):
 
     @property
     def input_width(self) -> int:
-        """D, the number of features of a row."""
+        """Return D, the number of features of a row."""
         return (self.hidden_weight_ if self.hidden_weight_.numel() else self.weight_).shape[0]
 
     def _train(

@@ -68,7 +68,7 @@ class Settings:
 
     @property
     def holds_masked(self) -> bool:
-        """Whether momentum and decay, too, leave a masked weight alone."""
+        """Return whether momentum and decay, too, leave a masked weight alone."""
         return self.restrict_gradient and self.reading == "sparsity"
 
     def kept(self, sparsity: float) -> float:

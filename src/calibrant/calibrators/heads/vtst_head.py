@@ -79,7 +79,7 @@ class VTSTHead(FeatureHead):
 
     @property
     def input_width(self) -> int:
-        """D, the number of features of a row."""
+        """Return D, the number of features of a row."""
         return self.mean_weight_.shape[-1]
 
     def _train(

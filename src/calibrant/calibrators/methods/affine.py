@@ -281,8 +281,8 @@ def search_temperature(
     """Search for the best single temperature after an affine map, (2,K) or (K+1,K)."""
     fitted = affine.to(features.dtype)
     parts = []
-    for which in row_slices(features.shape):
-        x = features[which]
+    for rows in row_slices(features.shape):
+        x = features[rows]
         out = x * fitted[0] + fitted[1] if is_diagonal(affine) else x @ fitted[:-1] + fitted[-1]
         parts.append(out)
     mapped = torch.cat(parts)

@@ -85,7 +85,7 @@ class Isotonic(Calibrator):
 
     @property
     def preserves_predictions(self) -> bool:  # type: ignore[override]
-        """Whether no prediction ever changes: true of one curve for all classes."""
+        """Return whether no prediction ever changes: true of one curve for all classes."""
         return self.form == "m2b"
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:

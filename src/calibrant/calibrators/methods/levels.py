@@ -88,7 +88,7 @@ class Levels(Calibrator):
 
     @property
     def levels_(self) -> Tensor:
-        """The confidences of the levels, in ascending order."""
+        """Return the confidences of the levels, in ascending order."""
         return self.odds_.sigmoid()
 
     def table(self, scores: Array | None = None, target: Array | None = None) -> pd.DataFrame:

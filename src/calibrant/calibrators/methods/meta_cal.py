@@ -71,7 +71,7 @@ class MetaCal(Calibrator):
 
     @property
     def preserves_predictions(self) -> bool:  # type: ignore[override]
-        """Whether no prediction ever changes."""
+        """Return whether no prediction ever changes."""
         return self.keep_predictions
 
     def _fit(self, logits: Tensor, target: Tensor) -> None:

@@ -133,5 +133,5 @@ def natural_basis(t: Tensor, num_knots: int) -> tuple[Tensor, Tensor]:
     squares = 3.0 * (beyond[:, :-1] ** 2 - beyond[:, -1:] ** 2) / wide
     curves = cubes[:, :-1] - cubes[:, -1:]
     slopes = squares[:, :-1] - squares[:, -1:]
-    one = torch.ones_like(t).unsqueeze(1)
-    return torch.cat((t.unsqueeze(1), curves), 1), torch.cat((one, slopes), 1)
+    constant = torch.ones_like(t).unsqueeze(1)
+    return torch.cat((t.unsqueeze(1), curves), 1), torch.cat((constant, slopes), 1)

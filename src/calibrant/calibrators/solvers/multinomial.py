@@ -78,7 +78,7 @@ class RidgeProblem:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows in all blocks."""
+        """Return the number of rows in all blocks."""
         return sum(len(target) for _, target in self.blocks)
 
     def outputs(self, x: Tensor, coefficients: Tensor) -> Tensor:
@@ -201,8 +201,8 @@ def minimise(
             return here
         step, slack = 1.0, 4.0 * precision * abs(value)
         while True:
-            there = here + step * direction
-            next_value, next_gradient = problem.value_and_gradient(there, weights)
+            trial = here + step * direction
+            next_value, next_gradient = problem.value_and_gradient(trial, weights)
             if next_value <= value - 1e-4 * step * promise + slack:
                 break
             step *= 0.3
@@ -212,11 +212,11 @@ def minimise(
             if promise <= 1e-4 * rows:
                 return here  # rounding hides what little is left
             break
-        change, turn = there - here, next_gradient - gradient
+        change, turn = trial - here, next_gradient - gradient
         curved = _dot(change, turn)
         if curved > 0:
             pairs = [*pairs[1 - _MEMORY :], (change, turn, curved)]
-        here, value, gradient = there, next_value, next_gradient
+        here, value, gradient = trial, next_value, next_gradient
     if must_converge:
         raise InputError(
             f"the fit did not converge in {most:,} steps; give a larger strength (such as 10), "
@@ -353,9 +353,9 @@ class NarrowFits:
             slack = 4.0 * precision * value.abs()
             share = torch.ones_like(promise)
             while True:
-                there = (flat + share.unsqueeze(1) * step).view_as(here)
-                then = self.at(there)
-                lower = self._value(there, then, weights)
+                trial = (flat + share.unsqueeze(1) * step).view_as(here)
+                then = self.at(trial)
+                lower = self._value(trial, then, weights)
                 good = lower <= value - 1e-4 * share * promise + slack
                 if bool(good.all()):
                     break
@@ -367,7 +367,7 @@ class NarrowFits:
                         "the fit did not converge; give a larger strength (such as 10), divide "
                         "very large logits by a constant, or use temperature"
                     )
-            here, seen, value = there, then, lower
+            here, seen, value = trial, then, lower
         return here, seen
 
     def _value(self, coefficients: Tensor, seen: Evaluation, weights: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ class SearchState:
 
     @property
     def loss(self) -> float:
-        """The loss of all held-out rows."""
+        """Return the loss of all held-out rows."""
         return float(self.losses.sum())
 
     def beats(self, rival: SearchState) -> bool:

@@ -124,15 +124,15 @@ def minimise(
         slack = 1e-12 * (1.0 + value.abs())
         for _ in range(40):
             trial = torch.maximum(theta + length.unsqueeze(-1) * step, lower)
-            there = function(trial)
+            trial_value = function(trial)
             wanted = 1e-4 * (gradient * (trial - theta)).sum(-1)
-            worse = ~(there[0] <= value + wanted + slack)
+            worse = ~(trial_value[0] <= value + wanted + slack)
             if not bool(worse.any()):
                 break
             length = torch.where(worse, 0.5 * length, length)
         else:
             break
-        theta, (value, gradient, curvature) = trial, there
+        theta, (value, gradient, curvature) = trial, trial_value
     raise InputError(
         f"{name} did not converge, perhaps because logits differ widely in size: try temperature, "
         "or divide the logits by a constant"

@@ -83,16 +83,16 @@ class Problem:
     def _tensor(self, at: Vector) -> Tensor:
         return torch.from_numpy(np.array(at, dtype=np.float64)).to(self._logits.device)
 
-    def _block(self, which: slice, parameters: Tensor) -> Rows:
-        mapped = self._map(self._logits[which].double(), parameters)
-        return rows_after(mapped, self._target[which])
+    def _block(self, block: slice, parameters: Tensor) -> Rows:
+        mapped = self._map(self._logits[block].double(), parameters)
+        return rows_after(mapped, self._target[block])
 
     def rows(self, at: Vector) -> Rows:
         """Return each row's numbers at these parameters."""
         self.passes += 1
         parameters = self._tensor(at)
         with torch.no_grad():
-            parts = [self._block(which, parameters) for which in self._blocks]
+            parts = [self._block(block, parameters) for block in self._blocks]
         return Rows(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
     def loss(self, at: Vector, loss: Callable[[Rows], Tensor]) -> float:
@@ -114,10 +114,10 @@ class Problem:
                 slopes = torch.autograd.grad(total, floats, allow_unused=True)
                 used = [i for i, slope in enumerate(slopes) if slope is not None]
                 self.passes += 1
-                for which in self._blocks:
-                    block = self._block(which, parameters)
+                for part in self._blocks:
+                    block = self._block(part, parameters)
                     torch.autograd.backward(
-                        [block[i] for i in used], [slopes[i][which] for i in used]
+                        [block[i] for i in used], [slopes[i][part] for i in used]
                     )
             if self._penalty is not None:
                 extra = self._penalty(parameters)
@@ -205,11 +205,11 @@ class Partition:
         """Compute L and its derivatives in ln β at one node, in units of a cell."""
         assert self._table is not None
         beta = self._mean.new_full((len(self._target),), math.exp(LOG_BOUNDS[0] + place * _WIDTH))
-        value, one, two, three = self._moments(beta, 3).unbind(1)
+        value, mean, square, cube = self._moments(beta, 3).unbind(1)
         # d E[u^k] / d ln β = k E[u^k] + E[u^(k+1)] − E[u^k] E[u].
-        second = one + two - one * one
-        third = second + (2 * two + three - two * one) - 2 * one * second
-        units = (value, one * _WIDTH, second * _WIDTH**2, third * _WIDTH**3)
+        second = mean + square - mean * mean
+        third = second + (2 * square + cube - square * mean) - 2 * mean * second
+        units = (value, mean * _WIDTH, second * _WIDTH**2, third * _WIDTH**3)
         self._table[place] = torch.stack(units, 1)
         self._known[place] = True
 
@@ -255,7 +255,7 @@ class TemperedProblem(Problem):
         self._rows = rows
         self._blocks = [slice(None)]
 
-    def _block(self, which: slice, parameters: Tensor) -> Rows:
+    def _block(self, block: slice, parameters: Tensor) -> Rows:
         return self._rows(parameters)
 
 

@@ -111,16 +111,16 @@ def _choose_columns(
     names: list[str], column: str | None, id_column: str | None
 ) -> tuple[str, str | None]:
     """Return the column of groups, asked for or the only candidate, and that of ids, if any."""
-    found = first((repr(name) for name in names), 12) or "none"
+    columns = first((repr(name) for name in names), 12) or "none"
     for asked in (column, id_column):
         if asked is not None and asked not in names:
-            raise InputError(f"no column is called {asked!r}; found {found}")
+            raise InputError(f"no column is called {asked!r}; found {columns}")
     if column is None:
         candidates = [name for name in names if name not in (*_NOT_GROUPS, id_column)]
         if len(candidates) != 1:
             raise InputError(
                 "which column holds the groups? Name it with --group-column (column=); found "
-                f"{found}"
+                f"{columns}"
             )
         column = candidates[0]
     if column == id_column:
@@ -184,9 +184,9 @@ def _wrong_length(
 ) -> InputError:
     """Make the error for groups that do not have one value for each row."""
     rows, unit = predictions.num_rows, "images" if predictions.is_dense else "rows"
-    found = f"{shape[0]:,} values" if len(shape) == 1 else f"shape {shape}"
+    received = f"{shape[0]:,} values" if len(shape) == 1 else f"shape {shape}"
     message = (
-        f"{f'{file.name} has' if file else 'groups have'} {found}, the predictions {rows:,} "
+        f"{f'{file.name} has' if file else 'groups have'} {received}, the predictions {rows:,} "
         f"{unit}: there must be one value for each, ignored rows included"
     )
     if file is not None and file.suffix.lower() == ".csv" and shape == (rows - 1,):

@@ -46,28 +46,28 @@ class Group:
 
     @property
     def is_off(self) -> bool:
-        """Whether the group is shown to be over- or underconfident."""
+        """Return whether the group is shown to be over- or underconfident."""
         return self.finding in (OVER, UNDER)
 
     @property
     def is_tested(self) -> bool:
-        """Whether the group has enough rows for a test."""
+        """Return whether the group has enough rows for a test."""
         return self.p_value is not None
 
     @property
     def is_few(self) -> bool:
-        """Whether the group has too few rows to be tested, or to rule out a wide gap."""
+        """Return whether the group has too few rows to be tested, or to rule out a wide gap."""
         return self.finding in (FEW, UNTESTED, UNTESTED_IMAGES)
 
     @property
     def looks_off(self) -> bool:
-        """Whether the group has too few rows, but a gap whose interval excludes 0."""
+        """Return whether the group has too few rows, but a gap whose interval excludes 0."""
         low, high = self.gap_low or 0.0, self.gap_high or 0.0
         return self.is_few and low * high > 0
 
     @property
     def widest(self) -> float:
-        """The size of the widest gap in the interval; NaN without an interval."""
+        """Return the size of the widest gap in the interval; NaN without an interval."""
         if self.gap_low is None or self.gap_high is None:
             return math.nan
         return max(abs(self.gap_low), abs(self.gap_high))
@@ -102,7 +102,7 @@ class Groups:
 
     @property
     def by_gap(self) -> list[Group]:
-        """The groups, most overconfident first; groups with too few rows last, widest gap first."""
+        """Return the groups, most overconfident first; last those with too few rows, by width."""
 
         def sort_key(group: Group) -> tuple[bool, float]:
             if math.isnan(group.gap):
@@ -113,17 +113,17 @@ class Groups:
 
     @property
     def off(self) -> list[Group]:
-        """The groups shown to be off, most overconfident first."""
+        """Return the groups shown to be off, most overconfident first."""
         return [group for group in self.by_gap if group.is_off]
 
     @property
     def few(self) -> list[Group]:
-        """The groups with too few rows to be tested, or to rule out a wide gap; widest first."""
+        """Return groups with too few rows for a test or to rule out a wide gap, widest first."""
         return [group for group in self.by_gap if group.is_few]
 
     @property
     def worst(self) -> Group | None:
-        """The most overconfident group shown to be off; if none is, the one with the widest gap.
+        """Return the most overconfident group shown to be off, else the one with the widest gap.
 
         Its ``finding`` says which. None if no group could be judged.
         """
@@ -136,7 +136,7 @@ class Groups:
 
     @property
     def headline(self) -> str:
-        """The outcome in a few sentences: how many groups are off, and the worst of them."""
+        """Return the outcome in a few sentences: how many groups are off, and the worst of them."""
         if all(group.finding is None for group in self.groups):
             return f"{len(self)} groups by {self.name}, not judged: that needs intervals."
         tested = sum(group.is_tested for group in self.groups)
@@ -150,8 +150,8 @@ class Groups:
         ]
         if not parts and tested:
             worst = self.worst
-            which = "" if tested == len(self) else " tested"
-            sentence = f"None of the {tested} groups by {self.name}{which} is"
+            tested_text = "" if tested == len(self) else " tested"
+            sentence = f"None of the {tested} groups by {self.name}{tested_text} is"
             if tested == 1:
                 sentence = f"The one group by {self.name} tested is not"
             sentence += f" shown to be over- or underconfident{among}"

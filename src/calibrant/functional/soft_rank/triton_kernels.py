@@ -1,13 +1,13 @@
 """The soft rank's Triton kernels, one each way; imported when used, with or without Triton.
 
-A program has one row, a place of it to each of its lanes. Lanes read one another's numbers
-through memory: what is stored is read behind a barrier, and overwritten behind one more. The
-arithmetic is that of ``device_pooling`` for one stretch, whose test of where a block starts
-needs no order of steps: every place looks at all others in turn.
+Each program computes one row; each of its lanes has one place of the row. Lanes exchange numbers
+through memory, with a barrier between a store and its reads, and another before the next store.
+The arithmetic follows ``device_pooling``. Its test of where a block starts does not depend on an
+order of steps: every place compares itself with all others.
 
-There are two ways. "sorted" takes rows that the library has sorted. "fused" sorts as well:
-short rows cost more to launch than to compute, and a library's sort is several launches. Its
-backward pass needs one integer a place, the sorting order and the ends of its block packed.
+There are two ways. "sorted" takes rows that torch has sorted. "fused" also sorts them: short
+rows take longer to launch than to compute, and torch's sort takes several launches. The backward
+pass of "fused" needs one integer per place, which packs the sorting order and the block's ends.
 """
 
 # Triton's language has no types a checker knows.

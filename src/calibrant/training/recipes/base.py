@@ -139,17 +139,17 @@ class Job:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs of the run."""
+        """Return the number of epochs of the run."""
         return self.config.epochs
 
     @property
     def num_rows(self) -> int:
-        """The number of training rows, including those that a recipe holds out."""
+        """Return the number of training rows, including those that a recipe holds out."""
         return len(self.train)  # type: ignore[arg-type]
 
     @property
     def has_validation(self) -> bool:
-        """Whether there are validation rows."""
+        """Return whether there are validation rows."""
         return self.validation is not None and len(self.validation) > 0  # type: ignore[arg-type]
 
     def batches(self, rows: Tensor | None = None, *, train: bool = True, offset: int = 0) -> Any:

@@ -40,10 +40,10 @@ class CaPE(Recipe):
         num_bins: Bins of confidence. Default: 15 (ours: as many as the papers' ECE).
         start: The share of the epochs that use labels alone. Default: 0.8 (ours: the authors
             start from a network that was stopped early).
-        targets_every: Use targets every so many epochs. With 1 there are targets only: they come
-            from predictions and forget the labels, so that accuracy falls with every epoch where
-            rows are augmented. Default: 2 (ours: few epochs are left; the authors use 6, five
-            epochs of labels to one of targets).
+        targets_every: Use targets in one of this many epochs, labels in the others. With 1, every
+            epoch uses targets; targets come from predictions and forget the labels, so that with
+            augmentation accuracy falls in every epoch. Default: 2 (ours: few epochs are left; the
+            authors use 6).
     """
 
     name = "cape"
