@@ -63,7 +63,10 @@ def list_imports(name, path, modules):
             base = ".".join([*parent, *([node.module] if node.module else [])])
             # `from package import module` imports the module; `import name` the package.
             inner = [f"{base}.{alias.name}" for alias in node.names]
-            names = [one if one.removeprefix("calibrant.") in modules else base for one in inner]
+            names = [
+                imported if imported.removeprefix("calibrant.") in modules else base
+                for imported in inner
+            ]
         else:
             continue
         for imported in names:
@@ -96,7 +99,7 @@ def find_circle(graph):
 def test_imports_follow_the_arrows(name):
     room = name.split(".")[0]
     assert room in {*ARROWS, *ANYBODY}, f"{room} is not a room of the house"
-    targets = {one.split(".")[0] for one in list_imports(name, MODULES[name], MODULES)}
+    targets = {imported.split(".")[0] for imported in list_imports(name, MODULES[name], MODULES)}
     wrong = targets - {room, *ARROWS.get(room, ()), *ANYBODY}
     assert not wrong, f"{room} may not import {sorted(wrong)}"
 
@@ -109,7 +112,10 @@ def test_modules_make_no_circle():
     """Imports inside functions and under TYPE_CHECKING count; a package's __init__ does not."""
     files = {name for name, path in MODULES.items() if path.name != "__init__.py"}
     graph = {
-        name: {one for one in list_imports(name, MODULES[name], MODULES) if one in files} - {name}
+        name: {
+            imported for imported in list_imports(name, MODULES[name], MODULES) if imported in files
+        }
+        - {name}
         for name in files
     }
     assert not find_circle(graph)

@@ -52,9 +52,9 @@ def are_equal(expected, actual):
 
 
 def assert_same(expected, actual):
-    found = list(list_differences(expected, frozen.to_plain(actual)))
-    more = f"\n... and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    assert not found, "\n".join(found[:SHOWN]) + more
+    differences = list(list_differences(expected, frozen.to_plain(actual)))
+    more = f"\n... and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    assert not differences, "\n".join(differences[:SHOWN]) + more
 
 
 def assert_close(expected, actual):
@@ -95,7 +95,7 @@ def test_every_suite_has_the_same_runs_and_keys(runs):
             pair = [frozen.expand_runs(v["suites"][name]["runs"], v) for v in (before, runs)]
             changed += list_differences(*pair, name)
         rest = [
-            {k: v for k, v in one.items() if k not in ("runs", "digest")} for one in (suite, now)
+            {k: v for k, v in runs.items() if k not in ("runs", "digest")} for runs in (suite, now)
         ]
         changed += list_differences(*rest, name)
     assert not changed, "\n".join(changed[:SHOWN])

@@ -76,9 +76,9 @@ def test_status_counts_and_estimates(made):
     result = run("status", out)
     assert "tiny: 2 of 4 done, 0 running, 0 failed, 2 waiting" in result.stdout
     assert "time left: about" in result.stdout
-    found = json.loads(run("status", out, "--suite", path, "--seeds", "1", "--json").stdout)
-    assert (found["done"], len(found["waiting"]), found["total"]) == (0, 2, 2)
-    assert found["seconds_left"] > 0
+    status = json.loads(run("status", out, "--suite", path, "--seeds", "1", "--json").stdout)
+    assert (status["done"], len(status["waiting"]), status["total"]) == (0, 2, 2)
+    assert status["seconds_left"] > 0
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_every_suite_that_was_run_is_found_by_its_name(tmp_path, monkeypatch):
     assert "| brier |" in run("table", out, "--suite", "mine").stdout
     lost = run("table", out, "--suite", "mien")
     assert lost.exit_code == 2
-    said = " ".join(lost.stderr.split())
-    assert "no suite is called 'mien'. Did you mean mine" in said
-    assert "All: mine, small_one, " in said
-    assert "digits" in said
+    message = " ".join(lost.stderr.split())
+    assert "no suite is called 'mien'. Did you mean mine" in message
+    assert "All: mine, small_one, " in message
+    assert "digits" in message
 
 
 def test_a_shipped_suites_name_means_another_only_where_that_was_run(tmp_path, monkeypatch):
@@ -168,8 +168,8 @@ def test_the_suite_measured_beside_another_is_found_too(tmp_path):
     text = TINY.format(seeds=[0], epochs=1, keep="rows")
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(text.replace("name: tiny", f"name: {name}"))
-    found = [tmp_path / f"{name}.yaml" for name in ("one", "two")]
-    run("run", found[0], "--with", found[1], "-o", tmp_path / "out", "--limit-minutes", "0")
+    paths = [tmp_path / f"{name}.yaml" for name in ("one", "two")]
+    run("run", paths[0], "--with", paths[1], "-o", tmp_path / "out", "--limit-minutes", "0")
     assert Suite.read("two", tmp_path / "out").name == "two"
 
 
@@ -180,8 +180,8 @@ def test_progress_has_the_names_of_the_suite(tmp_path):
     path.write_text(text.replace("brier: {loss: brier}", "ours: {loss: 'focal(gamma=2)+0.1*mdca'}"))
     result = run("run", path, "-o", tmp_path / "out", "--only", "ours")
     assert "1/1 done: ours: digits mlp focal(gamma=2)+0.1*mdca seed 0, " in result.stderr
-    told = run("run", path, "-o", tmp_path / "out", "--on", "pool", "--json").stdout.splitlines()
-    done = [json.loads(line) for line in told if '"done"' in line]
+    lines = run("run", path, "-o", tmp_path / "out", "--on", "pool", "--json").stdout.splitlines()
+    done = [json.loads(line) for line in lines if '"done"' in line]
     assert done[0]["method"] == "cross_entropy"
 
 
@@ -206,16 +206,16 @@ def test_what_is_packed_is_merged_elsewhere(made, tmp_path):
     assert (counts["runs"], counts["bytes"]) == (2, archive.stat().st_size)
     with tarfile.open(archive) as tar:
         assert not [name for name in tar.getnames() if "predictions" in name]
-    there = tmp_path / "there"
-    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["runs"] == 2
-    assert json.loads(run("merge", archive, out, "--into", there, "--json").stdout) == {
+    target = tmp_path / "there"
+    assert json.loads(run("merge", archive, "--into", target, "--json").stdout)["runs"] == 2
+    assert json.loads(run("merge", archive, out, "--into", target, "--json").stdout) == {
         "results": 0,
         "runs": 0,
         "failed": 0,
         "choices": 0,
     }
-    assert Store(there / "store").frame().equals(Store(out / "store").frame())
-    again = run("run", path, "-o", there, "--seeds", "0")
+    assert Store(target / "store").frame().equals(Store(out / "store").frame())
+    again = run("run", path, "-o", target, "--seeds", "0")
     assert again.stdout == "tiny: 2 made before\n"
     only_rows = tmp_path / "rows"
     run("merge", out / "store", "--into", only_rows, "--compact", "--quiet")
@@ -229,13 +229,13 @@ def test_choices_travel_and_none_is_overwritten(made, tmp_path):
     shutil.copytree(made[1], out)
     (out / "choices").mkdir()
     (out / "choices" / "tiny-0123456789ab.json").write_text('{"chosen": 1}')
-    archive, there = tmp_path / "a.tar", tmp_path / "there"
+    archive, target = tmp_path / "a.tar", tmp_path / "there"
     assert json.loads(run("pack", out, archive, "--json").stdout)["choices"] == 1
-    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["choices"] == 1
-    kept = there / "choices" / "tiny-0123456789ab.json"
+    assert json.loads(run("merge", archive, "--into", target, "--json").stdout)["choices"] == 1
+    kept = target / "choices" / "tiny-0123456789ab.json"
     assert kept.read_text() == '{"chosen": 1}'
     kept.write_text('{"chosen": 2}')
-    assert json.loads(run("merge", archive, "--into", there, "--json").stdout)["choices"] == 0
+    assert json.loads(run("merge", archive, "--into", target, "--json").stdout)["choices"] == 0
     assert kept.read_text() == '{"chosen": 2}'
 
 
@@ -252,17 +252,17 @@ def test_predictions_that_were_kept_travel_when_asked(made, tmp_path):
 
 def test_failures_travel_and_an_unfinished_run_gives_way_to_an_ended_one(made, tmp_path):
     _, out, _ = made
-    there, key = tmp_path / "there", next(out.glob("runs/*/run.json")).parent.name
+    target, key = tmp_path / "there", next(out.glob("runs/*/run.json")).parent.name
     shutil.copytree(out, tmp_path / "copy")
     (tmp_path / "copy" / "failed").mkdir()
     (tmp_path / "copy" / "failed" / f"{'0' * 16}.json").write_text('{"kind": "error"}')
     (tmp_path / "copy" / "failed" / f"{key}.json").write_text("{}")  # done since
-    (there / "runs" / key).mkdir(parents=True)
-    (there / "runs" / key / "config.yaml").write_text("epochs: 3")
-    found = json.loads(run("merge", tmp_path / "copy", "--into", there, "--json").stdout)
-    assert (found["runs"], found["failed"]) == (2, 1)
-    assert (there / "runs" / key / "run.json").is_file()
-    assert not (there / "failed" / f"{key}.json").exists()
+    (target / "runs" / key).mkdir(parents=True)
+    (target / "runs" / key / "config.yaml").write_text("epochs: 3")
+    summary = json.loads(run("merge", tmp_path / "copy", "--into", target, "--json").stdout)
+    assert (summary["runs"], summary["failed"]) == (2, 1)
+    assert (target / "runs" / key / "run.json").is_file()
+    assert not (target / "failed" / f"{key}.json").exists()
 
 
 def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
@@ -281,7 +281,7 @@ def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("run", "digts"), "Did you mean digits"),
         (("run", "digits", "--seeds", "x"), "--seeds takes whole numbers"),
@@ -296,12 +296,12 @@ def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
         (("table", "nowhere", "--suite", "digits", "--format", "pdf"), "--format is one of"),
     ],
 )
-def test_wrong_input_is_a_line_and_exit_code_2(tmp_path, monkeypatch, arguments, said):
+def test_wrong_input_is_a_line_and_exit_code_2(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged.tar").write_bytes(b"nothing")
     result = run(*arguments)
     assert result.exit_code == 2
-    assert said in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
 
 

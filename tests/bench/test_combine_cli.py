@@ -23,7 +23,7 @@ def test_a_combination_is_chosen_written_down_and_judged(tmp_path):
     assert done.exit_code == 0, done.output
     ((name, rows),) = json.loads(done.output).items()
     assert name.startswith("combination-digits-mlp")
-    assert [one["who"] for one in rows[:3]] == ["chosen", "chosen by NLL", "cross_entropy"]
+    assert [row["who"] for row in rows[:3]] == ["chosen", "chosen by NLL", "cross_entropy"]
     (choice,) = out.rglob(f"{name}.json")
     chosen = json.loads(choice.read_text())["chosen"]
     assert (chosen["settings"]["loss"], chosen["calibrator"]) == (

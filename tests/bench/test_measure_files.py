@@ -45,27 +45,27 @@ def figures(rows):
 
 def test_a_file_of_logits_is_measured_in_halves(tmp_path):
     logits, labels = made_logits()
-    said = Predictions.from_logits(logits, labels)
+    predictions = Predictions.from_logits(logits, labels)
     (tmp_path / "logits").mkdir()
-    said.write(tmp_path / "logits" / "made-none.npz")
+    predictions.write(tmp_path / "logits" / "made-none.npz")
     config = CONFIG.changed(seed=3, data_folder=str(tmp_path))
     text = "temperature(normalisation=mm,objective=class_scaled)"
     spec = Spec(config, calibrators=("temperature", text), logits="logits/made-none.npz")
-    found = figures(measure_run(spec, None))
-    held, test = said.split(0.5, seed=3)
-    assert found["test", "none", "ece"] == pytest.approx(metrics.ece(test.array, test.labels))
+    values = figures(measure_run(spec, None))
+    held, test = predictions.split(0.5, seed=3)
+    assert values["test", "none", "ece"] == pytest.approx(metrics.ece(test.array, test.labels))
     made = get("temperature").fit(held.array, held.labels)
-    assert found["validation", "temperature", "parameter:temperature"] == pytest.approx(
+    assert values["validation", "temperature", "parameter:temperature"] == pytest.approx(
         float(made.temperature_), rel=1e-6
     )
     assert 2 < float(made.temperature_) < 4  # the logits are three times too large
     direct = metrics.nll(made.calibrate(test.array), test.labels)
-    assert found["test", "temperature", "nll"] == pytest.approx(direct, rel=1e-5)
-    assert ("test", text, "ece") in found
+    assert values["test", "temperature", "nll"] == pytest.approx(direct, rel=1e-5)
+    assert ("test", text, "ece") in values
     assert {(row["part"], row["calibrator"]) for row in measure_run(spec, None)} >= spec.wanted
     other = Spec(config.changed(seed=4), calibrators=(), logits="logits/made-none.npz")
     assert other.key != spec.key
-    assert figures(measure_run(other, None))["test", "none", "ece"] != found["test", "none", "ece"]
+    assert figures(measure_run(other, None))["test", "none", "ece"] != values["test", "none", "ece"]
 
 
 def test_a_suite_of_files_is_run_once_and_has_tables(tmp_path):
@@ -77,11 +77,11 @@ def test_a_suite_of_files_is_run_once_and_has_tables(tmp_path):
         "name: files\nabout: two files\nlogits: [logits/made-one.npz, logits/made-two.npz]\n"
         "seeds: [0, 1]\ncalibrators: [temperature]\nkeep: rows\nmetrics: [ece]\n"
     )
-    told = []
-    how = {"machine": {"data_folder": str(tmp_path)}, "progress": told.append}
+    events = []
+    how = {"machine": {"data_folder": str(tmp_path)}, "progress": events.append}
     summary = run_suite(suite, tmp_path / "out", **how)
     assert (len(summary.done), summary.failed) == (4, [])
-    assert [one["event"] for one in told].count("done") == 4
+    assert [event["event"] for event in events].count("done") == 4
     assert not any((tmp_path / "out").glob("failed/*"))
     again = run_suite(suite, tmp_path / "out", **how)
     assert (again.done, len(again.before)) == ([], 4)
@@ -100,10 +100,10 @@ def test_probabilities_of_zero_are_counted_and_calibrated_all_the_same(tmp_path)
     path = tmp_path / "made-probs.npz"
     Predictions.from_probs(probs, labels).write(path)
     spec = Spec(CONFIG, calibrators=("temperature",), logits=str(path))
-    found = figures(measure_run(spec, None))
-    assert found["validation", "none", "impossible"] + found["test", "none", "impossible"] == 10
-    assert np.isinf([found[part, "none", "nll"] for part in ("validation", "test")]).any()
-    assert np.isfinite(found["test", "temperature", "nll"])
+    values = figures(measure_run(spec, None))
+    assert values["validation", "none", "impossible"] + values["test", "none", "impossible"] == 10
+    assert np.isinf([values[part, "none", "nll"] for part in ("validation", "test")]).any()
+    assert np.isfinite(values["test", "temperature", "nll"])
 
 
 def test_real_logits_by_name(data_folder):
@@ -112,9 +112,9 @@ def test_real_logits_by_name(data_folder):
     assert find_logits("logits/cifar10-resnet20.npz", str(data_folder)) == path
     config = Config(data="cifar10", model="resnet20", data_folder=str(data_folder))
     spec = Spec(config, calibrators=("temperature",), logits="logits/cifar10-resnet20.npz")
-    found = figures(measure_run(spec, None))
-    assert found["test", "none", "accuracy"] > 0.9
-    assert found["test", "temperature", "ece"] < 0.5 * found["test", "none", "ece"]
+    values = figures(measure_run(spec, None))
+    assert values["test", "none", "accuracy"] > 0.9
+    assert values["test", "temperature", "ece"] < 0.5 * values["test", "none", "ece"]
 
 
 def test_a_network_is_not_to_be_had_from_logits(tmp_path):
@@ -132,8 +132,8 @@ def test_half_precision_changes_no_prediction():
     logits = 300 + 5 * torch.randn(5000, 20, generator=draw)
     logits[:, 1] = torch.nextafter(logits[:, 0], torch.tensor(-torch.inf))  # as near as can be
     logits[:500, 2] = -1e6
-    said = Predictions.from_logits(logits, torch.zeros(5000, dtype=torch.int64))
-    small = to_half(said).array
+    predictions = Predictions.from_logits(logits, torch.zeros(5000, dtype=torch.int64))
+    small = to_half(predictions).array
     assert small.dtype == torch.float16
     assert torch.equal(small.argmax(1), logits.argmax(1))
     assert torch.isfinite(small).all()
@@ -196,7 +196,7 @@ def test_predictions_kept_small_without_their_largest_are_read(tmp_path):
 def test_which_calibrators_need_the_largest_logits(name):
     if get(name).takes_features:
         return
-    logits, labels = (torch.from_numpy(one) for one in made_logits(1536, 10))
+    logits, labels = (torch.from_numpy(logits) for logits in made_logits(1536, 10))
     # How sure a network should be may show in the size of its logits.
     sure = torch.rand(1536, 1, generator=torch.Generator().manual_seed(0))
     logits = logits * sure + 4 * sure
@@ -204,11 +204,11 @@ def test_which_calibrators_need_the_largest_logits(name):
         logits = logits.reshape(6, 16, 16, 10).movedim(3, 1).contiguous()
         labels = labels.reshape(6, 16, 16)
     fitted = get(name).fit(logits, labels)
-    said, less = (
+    probs, less = (
         torch.softmax(fitted(z).double(), 1)
         for z in (logits, logits - logits.amax(1, keepdim=True))
     )
-    assert (float((said - less).abs().max()) > 1e-4) == needs_whole(name)
+    assert (float((probs - less).abs().max()) > 1e-4) == needs_whole(name)
 
 
 def test_calibrators_of_whole_logits_are_not_fitted_on_less(tmp_path):

@@ -27,14 +27,14 @@ def runs(tmp_path_factory):
     """Short runs by recipe, each made once."""
     made = {}
 
-    def one(recipe="standard", **settings):
+    def train_once(recipe="standard", **settings):
         name = json.dumps([recipe, settings], sort_keys=True)
         if name not in made:
             folder = tmp_path_factory.mktemp("runs") / "run"
             made[name] = train(CONFIG.changed(recipe=recipe, **settings), folder)
         return made[name]
 
-    return one
+    return train_once
 
 
 def after(run, name, **options):
@@ -51,27 +51,27 @@ def after(run, name, **options):
 def test_a_second_stage_afterwards_is_the_recipes_own(runs, name, recipe):
     options = {"epochs": 3}
     whole = runs(recipe, recipe_options=options)
-    found = after(runs(), name, **options)
+    figures = after(runs(), name, **options)
     for part in ("train", "validation", "test"):
-        said = whole.predictions(part)
+        predictions = whole.predictions(part)
         for metric in ("accuracy", "nll", "ece"):
-            direct = float(getattr(metrics, metric)(said.array, said.labels))
-            assert found[part, f"{name}(epochs=3)", metric] == pytest.approx(direct, abs=1e-6)
+            direct = float(getattr(metrics, metric)(predictions.array, predictions.labels))
+            assert figures[part, f"{name}(epochs=3)", metric] == pytest.approx(direct, abs=1e-6)
     if name == "mac_cal_head":
-        told = whole.outcome["recipe"]["gamma"]
-        assert found["validation", "mac_cal_head(epochs=3)", "parameter:gamma"] == told
-        assert found["train@0", "mac_cal_head(epochs=3)", "sparsity"] == 0.5
-        assert ("train@3", "mac_cal_head(epochs=3)", "confidence") in found
+        gamma = whole.outcome["recipe"]["gamma"]
+        assert figures["validation", "mac_cal_head(epochs=3)", "parameter:gamma"] == gamma
+        assert figures["train@0", "mac_cal_head(epochs=3)", "sparsity"] == 0.5
+        assert ("train@3", "mac_cal_head(epochs=3)", "confidence") in figures
 
 
 def test_a_calibrator_on_top_of_a_second_stage(runs):
     run = runs()
-    found = after(run, "tst", epochs=3, then=["temperature"], crossfit=True)
-    before = found["validation", "tst(epochs=3)", "nll"]
-    behind = found["validation", "tst(epochs=3)+temperature", "nll"]
+    figures = after(run, "tst", epochs=3, then=["temperature"], crossfit=True)
+    before = figures["validation", "tst(epochs=3)", "nll"]
+    behind = figures["validation", "tst(epochs=3)+temperature", "nll"]
     assert behind < before
-    assert behind < found["validation:crossfit", "tst(epochs=3)+temperature", "nll"]
-    assert found["test", "tst(epochs=3)+temperature", "changed"] == 0
+    assert behind < figures["validation:crossfit", "tst(epochs=3)+temperature", "nll"]
+    assert figures["test", "tst(epochs=3)+temperature", "changed"] == 0
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,21 @@ def test_a_rebuilt_network_says_what_the_run_said(runs, recipe, settings):
     run = runs(recipe, **settings)
     subject = Subject(run)
     again = subject.predict(subject.data.test)
-    said = run.predictions("test")
-    assert torch.equal(again.labels, said.labels)
-    wanted, found = (torch.log_softmax(one.array.double(), 1) for one in (said, again))
+    before = run.predictions("test")
+    assert torch.equal(again.labels, before.labels)
+    wanted, actual = (
+        torch.log_softmax(predictions.array.double(), 1) for predictions in (before, again)
+    )
     # MC dropout draws anew in every batch, and batches are larger here.
     tolerance = 0.2 if recipe == "mc_dropout" else 1e-5
-    assert float((wanted - found).abs().max()) < tolerance
+    assert float((wanted - actual).abs().max()) < tolerance
 
 
 def test_several_networks_have_no_features_and_say_so(runs):
     run = runs("deep_ensemble", recipe_options={"members": 2})
     with pytest.warns(UserWarning, match="the run has several networks"):
-        found = after(run, "mac_cal_head")
-    assert found["run", "after:mac_cal_head", "failed"] == 1
+        figures = after(run, "mac_cal_head")
+    assert figures["run", "after:mac_cal_head", "failed"] == 1
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +117,9 @@ def able(tmp_path_factory):
 
 def test_shift_is_worse_the_stronger_and_fits_nothing_on_it(able):
     kinds = ["gaussian_noise", "impulse_noise", "contrast"]
-    found = after(able, "shift", kinds=kinds, severities=[1, 3, 5], calibrators=["temperature"])
+    figures = after(able, "shift", kinds=kinds, severities=[1, 3, 5], calibrators=["temperature"])
     accuracy = [
-        np.mean([found[f"test:{kind}:{level}", "none", "accuracy"] for kind in kinds])
+        np.mean([figures[f"test:{kind}:{level}", "none", "accuracy"] for kind in kinds])
         for level in (1, 3, 5)
     ]
     clean = able.outcome["figures"]["test_accuracy"]
@@ -127,15 +129,17 @@ def test_shift_is_worse_the_stronger_and_fits_nothing_on_it(able):
     made = get("temperature").fit(held.array, held.labels)
     splits = data.load("digits", validation=400)
     images = corrupt(splits.test.images, "contrast", 3)
-    mean, std = (torch.tensor(one).view(1, -1, 1, 1) for one in (splits.mean, splits.std))
-    weights = {key[8:]: one for key, one in able.weights().items() if key.startswith("network.")}
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (splits.mean, splits.std))
+    weights = {
+        key[8:]: tensor for key, tensor in able.weights().items() if key.startswith("network.")
+    }
     values = ((images.float() / 255 - mean) / std).flatten(1)
     for layer in ("body.1", "body.3"):
         values = torch.relu(values @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"])
     logits = values @ weights["classifier.weight"].T + weights["classifier.bias"]
     for name, scores in (("none", logits), ("temperature", made.calibrate(logits))):
         direct = float(metrics.ece(scores, splits.test.labels))
-        assert found["test:contrast:3", name, "ece"] == pytest.approx(direct, abs=1e-5)
+        assert figures["test:contrast:3", name, "ece"] == pytest.approx(direct, abs=1e-5)
 
 
 def test_shift_of_a_second_stage_whether_or_not_it_was_measured_before(able):
@@ -144,13 +148,13 @@ def test_shift_of_a_second_stage_whether_or_not_it_was_measured_before(able):
     alone = after(able, "shift", **shift)
     steps = (("tst", '{"epochs": 3, "then": ["temperature"]}'), ("shift", json.dumps(shift)))
     rows = measure_run(Spec(able.config, after=steps), able, DONE)
-    found = {(row["part"], row["calibrator"], row["metric"]): row["value"] for row in rows}
+    figures = {(row["part"], row["calibrator"], row["metric"]): row["value"] for row in rows}
     for name in names:
-        value = found["test:fog:5", name, "nll"]
-        assert value > found["test", name, "nll"]
+        value = figures["test:fog:5", name, "nll"]
+        assert value > figures["test", name, "nll"]
         assert value == alone["test:fog:5", name, "nll"]
-    assert len({found["test:fog:5", name, "nll"] for name in ("none", *names)}) == 3
-    accuracy = [found["test:fog:5", name, "accuracy"] for name in names]
+    assert len({figures["test:fog:5", name, "nll"] for name in ("none", *names)}) == 3
+    accuracy = [figures["test:fog:5", name, "accuracy"] for name in names]
     assert accuracy[0] == accuracy[1]
 
 
@@ -160,21 +164,21 @@ def test_shift_refuses_what_does_not_exist(able):
 
 
 def test_out_of_distribution_rows_are_told_apart(able):
-    found = after(able, "ood", calibrators=["temperature"])
+    figures = after(able, "ood", calibrators=["temperature"])
     subject = Subject(able)
     test = subject.data.test
     other = load_outside("photographs", test)
     assert other.images.shape[1:] == test.images.shape[1:]
     assert len(other) > 500
-    inside, outside = (subject.predict(one).array for one in (test, other))
+    inside, outside = (subject.predict(predictions).array for predictions in (test, other))
     both = torch.softmax(torch.cat((inside, outside)).double(), 1)
     known = np.r_[np.ones(len(inside)), np.zeros(len(outside))]
     direct = roc_auc_score(known, both.amax(1).numpy())
-    assert found["ood:photographs", "none", "ood_auroc"] == pytest.approx(direct, abs=1e-6)
+    assert figures["ood:photographs", "none", "ood_auroc"] == pytest.approx(direct, abs=1e-6)
     entropy = roc_auc_score(known, -torch.special.entr(both).sum(1).numpy())
     name = "ood_auroc(score=neg_entropy)"
-    assert found["ood:photographs", "none", name] == pytest.approx(entropy, abs=1e-6)
+    assert figures["ood:photographs", "none", name] == pytest.approx(entropy, abs=1e-6)
     assert 0.5 < direct < 1
     sure = float(both[len(inside) :].amax(1).mean())
-    assert found["ood:photographs", "none", "mean_confidence"] == pytest.approx(sure, abs=1e-6)
-    assert ("ood:photographs", "temperature", "fpr95") in found
+    assert figures["ood:photographs", "none", "mean_confidence"] == pytest.approx(sure, abs=1e-6)
+    assert ("ood:photographs", "temperature", "fpr95") in figures

@@ -54,39 +54,39 @@ def page():
         pictures={"A <b>picture": SVG},
         sections=[Section("more", "More & more", "What else there is.", "<p>as <i>it</i> is</p>")],
     )
-    found = Page()
-    found.feed(text)
-    return text, found
+    parsed = Page()
+    parsed.feed(text)
+    return text, parsed
 
 
 def test_tables_sections_and_coverage_are_there(page):
-    _, found = page
+    _, parsed = page
     for name in ("coverage", "tables", "more", "pictures", "suite"):
-        assert name in found.ids
-    assert "7 of 12 runs are done." in found.text
-    assert "cifar10, resnet50: mbls (1 of 3), focal" in found.text
+        assert name in parsed.ids
+    assert "7 of 12 runs are done." in parsed.text
+    assert "cifar10, resnet50: mbls (1 of 3), focal" in parsed.text
     for title in ("Figures of the test rows", "ECE after every calibrator", "Under corruptions"):
-        assert title in found.text
-    assert "Rows of another data set" in found.text
-    assert "More & more" in found.text
-    assert "i" in found.tags
-    assert "1.12" in found.text  # the published figure
+        assert title in parsed.text
+    assert "Rows of another data set" in parsed.text
+    assert "More & more" in parsed.text
+    assert "i" in parsed.tags
+    assert "1.12" in parsed.text  # the published figure
 
 
 def test_links_within_the_page_lead_somewhere(page):
-    _, found = page
-    links = [value for _, name, value in found.attributes if name == "href"]
+    _, parsed = page
+    links = [value for _, name, value in parsed.attributes if name == "href"]
     assert links
-    assert all(link.startswith("#") and link[1:] in found.ids for link in links)
+    assert all(link.startswith("#") and link[1:] in parsed.ids for link in links)
 
 
 def test_nothing_is_fetched_and_only_its_own_script_runs(page):
-    text, found = page
-    assert found.tags.count("script") == 1
-    sources = [value for _, name, value in found.attributes if name in ("src", "srcset")]
+    text, parsed = page
+    assert parsed.tags.count("script") == 1
+    sources = [value for _, name, value in parsed.attributes if name in ("src", "srcset")]
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     policy = next(
-        value for _, name, value in found.attributes if name == "content" and "src" in value
+        value for _, name, value in parsed.attributes if name == "content" and "src" in value
     )
     assert "default-src 'none'" in policy
     assert "*" not in policy
@@ -95,14 +95,16 @@ def test_nothing_is_fetched_and_only_its_own_script_runs(page):
         inside = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)[1]
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
-    assert not [each for each in found.attributes if each[1] == "style" or each[1].startswith("on")]
+    assert not [
+        each for each in parsed.attributes if each[1] == "style" or each[1].startswith("on")
+    ]
 
 
 def test_pictures_are_images(page):
-    _, found = page
-    (source,) = [value for tag, name, value in found.attributes if (tag, name) == ("img", "src")]
+    _, parsed = page
+    (source,) = [value for tag, name, value in parsed.attributes if (tag, name) == ("img", "src")]
     assert base64.b64decode(source.partition(",")[2]).decode() == SVG
-    assert "A <b>picture" in found.text
+    assert "A <b>picture" in parsed.text
 
 
 def test_hostile_names_stay_text():
@@ -111,10 +113,10 @@ def test_hostile_names_stay_text():
         f'name: "{name}"\nabout: "{name}"\ndefaults: {{model: resnet18, data: cifar10}}\n'
         f'seeds: [0]\nmethods: {{cross_entropy: {{}}, "{name}": {{loss: focal}}}}\n'
     )
-    found = Page()
-    found.feed(render_page(suite, frame_of(suite, {"cross_entropy": [0.1], name: [0.2]})))
-    assert "img" not in found.tags
-    assert name in found.text
+    parsed = Page()
+    parsed.feed(render_page(suite, frame_of(suite, {"cross_entropy": [0.1], name: [0.2]})))
+    assert "img" not in parsed.tags
+    assert name in parsed.text
 
 
 def test_a_suite_without_runs_has_a_page():
@@ -126,9 +128,9 @@ def test_a_suite_without_runs_has_a_page():
 
 def test_coverage_counts_runs_once():
     suite = small()
-    told = describe_coverage(collect_results(suite, frame_of(suite, VALUES)))
-    assert told["line"] == "7 of 12 runs are done."
-    assert told["percent"] == pytest.approx(58.3)
+    coverage = describe_coverage(collect_results(suite, frame_of(suite, VALUES)))
+    assert coverage["line"] == "7 of 12 runs are done."
+    assert coverage["percent"] == pytest.approx(58.3)
 
 
 def test_written_whole_and_the_same_again(tmp_path):
@@ -137,6 +139,6 @@ def test_written_whole_and_the_same_again(tmp_path):
     path = write_page(suite, frame, tmp_path / "new" / "bench.html")
     first = path.read_bytes()
     assert write_page(suite, frame, path).read_bytes() == first
-    assert [one.name for one in path.parent.iterdir()] == ["bench.html"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["bench.html"]
     with pytest.raises(InputError, match="is a folder"):
         write_page(suite, frame, tmp_path)

@@ -53,8 +53,8 @@ def made(tmp_path_factory):
 
 
 def logits_of(out, spec, part):
-    said = Predictions.read(out / "runs" / spec.key / "predictions" / f"{part}.safetensors")
-    return np.asarray(said.array, dtype=np.float64), np.asarray(said.labels)
+    predictions = Predictions.read(out / "runs" / spec.key / "predictions" / f"{part}.safetensors")
+    return np.asarray(predictions.array, dtype=np.float64), np.asarray(predictions.labels)
 
 
 def images_of(spec):
@@ -77,8 +77,8 @@ def naive_nll(logits, labels, temperature):
 
 
 def naive_temperature(parts):
-    logits = np.concatenate([one for one, _ in parts])
-    labels = np.concatenate([one for _, one in parts])
+    logits = np.concatenate([logits for logits, _ in parts])
+    labels = np.concatenate([labels for _, labels in parts])
 
     def loss(at):
         scaled = logits / math.exp(at)
@@ -97,8 +97,8 @@ def value(out, spec, part, metric):
         & (frame["calibrator"] == NAME)
         & (frame["metric"] == metric)
     ]
-    (found,) = rows["value"]
-    return float(found), int(rows["rows"].iloc[0])
+    (figure,) = rows["value"]
+    return float(figure), int(rows["rows"].iloc[0])
 
 
 def test_what_needs_other_runs_waits_for_them_and_trains_nothing_again(made):
@@ -136,8 +136,8 @@ def test_what_others_said_is_read_with_its_largest_logits(made):
         path = out / "runs" / spec.key / "predictions" / "validation.safetensors"
         largest = torch.from_numpy(np.load(path.with_name("validation-largest.npy")))
         assert float(largest.abs().min()) > 0
-        found = torch.as_tensor(pooled._read(path).array)
-        assert found.amax(1, keepdim=True).numpy() == pytest.approx(largest.double().numpy())
+        logits = torch.as_tensor(pooled._read(path).array)
+        assert logits.amax(1, keepdim=True).numpy() == pytest.approx(largest.double().numpy())
 
 
 def test_held_out_rows_are_judged_by_those_of_others_and_the_other_half_of_their_own(made):
@@ -147,12 +147,12 @@ def test_held_out_rows_are_judged_by_those_of_others_and_the_other_half_of_their
     logits, labels = held[1]
     halves = split_rows(len(labels), 0.5, seed=SEED, strata=labels)
     total, shared = 0.0, 0
-    pictures = [[one.tobytes() for one in images_of(spec)] for spec in specs]
+    pictures = [[image.tobytes() for image in images_of(spec)] for spec in specs]
     for fitted, judged in (halves, halves[::-1]):
         seen = {pictures[1][row] for row in judged}
         beside = []
         for place in (0, 2):
-            others = [row for row, one in enumerate(pictures[place]) if one not in seen]
+            others = [row for row, image in enumerate(pictures[place]) if image not in seen]
             shared += len(pictures[place]) - len(others)
             beside.append((held[place][0][others], held[place][1][others]))
         best = naive_temperature([*beside, (logits[fitted], labels[fitted])])
@@ -195,7 +195,7 @@ def test_what_was_pooled_with_an_earlier_training_is_pooled_again(tmp_path):
     with pytest.warns(UserWarning, match="damaged"):
         run_suite(suite, tmp_path)
     second = written()
-    assert all(second[one] > first[one] for one in first), (first, second)
+    assert all(second[row] > first[row] for row in first), (first, second)
 
 
 @pytest.mark.slow
@@ -227,8 +227,8 @@ def test_tables_show_what_was_fitted_on_all(made):
     from calibrant.bench.tables.results import collect_results
 
     suite, out, *_ = made
-    found = collect_results(suite, Store(out / "store").frame())
-    assert found.own_calibrators == ("none", NAME)
+    results = collect_results(suite, Store(out / "store").frame())
+    assert results.own_calibrators == ("none", NAME)
 
 
 @pytest.mark.slow
@@ -249,8 +249,8 @@ def test_a_run_is_pooled_with_few_seeds_and_with_many_under_two_names(made, tmp_
     logits, labels = logits_of(copied, first, "test")
     frame = Store(copied / "store").frame()
     mine = frame[frame["calibrator"].eq("temperature(on=two)") & frame["key"].eq(first.key)]
-    (found,) = mine.loc[mine["part"].eq("test") & mine["metric"].eq("nll"), "value"]
-    assert found == pytest.approx(naive_nll(logits, labels, naive_temperature(parts)), abs=1e-4)
+    (figure,) = mine.loc[mine["part"].eq("test") & mine["metric"].eq("nll"), "value"]
+    assert figure == pytest.approx(naive_nll(logits, labels, naive_temperature(parts)), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -294,6 +294,6 @@ def test_rows_joined_are_all_the_rows_in_order():
         for n in (4, 7)
     ]
     both = join_rows(parts)
-    assert torch.equal(torch.as_tensor(both.array), torch.cat([one.scores for one in parts]))
+    assert torch.equal(torch.as_tensor(both.array), torch.cat([part.scores for part in parts]))
     assert np.asarray(both.labels).tolist() == [0, 1, 2, 0, 0, 1, 2, 0, 1, 2, 0]
     assert both.ids is None

@@ -76,9 +76,9 @@ def test_a_lost_workers_run_is_made_again(cluster, tmp_path):
 
     watcher = threading.Thread(target=kill_the_first_worker)
     watcher.start()
-    told = []
+    events = []
     try:
-        summary = run_suite(suite, out, on="ray", progress=told.append)
+        summary = run_suite(suite, out, on="ray", progress=events.append)
     finally:
         over.set()
         watcher.join()
@@ -86,7 +86,7 @@ def test_a_lost_workers_run_is_made_again(cluster, tmp_path):
     assert killed[0] != os.getpid()
     keys = [spec.key for spec in suite.runs]
     assert summary.done == keys
-    assert [one["key"] for one in told if one["event"] == "done"] == keys
+    assert [event["key"] for event in events if event["event"] == "done"] == keys
     frame = Store(out / "store").frame()
     assert set(frame["key"]) == set(keys)
     assert read_note(Bench(out).lock(keys[0]))["pid"] != killed[0]

@@ -24,9 +24,9 @@ from tests.helpers.bench_cases import child, ended_well, events, kill, tiny, unt
 def made(tmp_path_factory):
     """A suite that has been run, predictions kept."""
     out = tmp_path_factory.mktemp("bench") / "out"
-    told = []
-    summary = run_suite(tiny(keep="predictions"), out, progress=told.append)
-    return out, summary, told
+    events = []
+    summary = run_suite(tiny(keep="predictions"), out, progress=events.append)
+    return out, summary, events
 
 
 @pytest.fixture
@@ -37,18 +37,18 @@ def bench(made, tmp_path):
 
 
 def run_again(bench, suite=None, **options):
-    told = []
+    events = []
     summary = run_suite(
-        suite or tiny(keep="predictions"), bench.out, progress=told.append, **options
+        suite or tiny(keep="predictions"), bench.out, progress=events.append, **options
     )
-    return summary, [(one["event"], one.get("key")) for one in told]
+    return summary, [(event["event"], event.get("key")) for event in events]
 
 
 def test_a_suite_is_made_and_its_rows_are_in_the_store(made):
-    out, summary, told = made
+    out, summary, events = made
     keys = [spec.key for spec in tiny().runs]
     assert (summary.done, summary.before, summary.failed, summary.left) == (keys, [], [], [])
-    kinds = [one["event"] for one in told if one.get("key") == keys[0]]
+    kinds = [event["event"] for event in events if event.get("key") == keys[0]]
     assert kinds == ["begun", "epoch", "measured", "measured", "done"]
     frame = Store(out / "store").frame()
     assert set(frame["key"]) == set(keys)
@@ -67,21 +67,21 @@ def test_what_is_done_is_never_repeated(bench):
     files = {path: path.stat().st_mtime_ns for path in bench.out.rglob("*") if path.is_file()}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        summary, told = run_again(bench)
+        summary, events = run_again(bench)
     assert len(summary.before) == 2
     assert not summary.done
-    assert [kind for kind, _ in told] == ["plan"]
+    assert [kind for kind, _ in events] == ["plan"]
     del files[bench.out / "suite.yaml"]
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
 def test_another_calibrator_is_measured_without_another_training(bench):
-    more = [Spec(one.config, ("temperature", "vector")) for one in tiny().runs]
-    told = []
-    summary = run_specs(more, bench.out, progress=told.append)
+    more = [Spec(spec.config, ("temperature", "vector")) for spec in tiny().runs]
+    events = []
+    summary = run_specs(more, bench.out, progress=events.append)
     assert len(summary.done) == 2
-    assert [one["what"] for one in told if one["event"] == "measured"] == ["vector"] * 2
-    assert not [one for one in told if one["event"] == "epoch"]
+    assert [event["what"] for event in events if event["event"] == "measured"] == ["vector"] * 2
+    assert not [event for event in events if event["event"] == "epoch"]
     frame = bench.store.frame()
     assert set(frame[frame["metric"] == "measured"]["calibrator"]) == {
         "none",
@@ -94,12 +94,12 @@ def test_what_another_suite_wants_of_the_same_runs_is_measured_with_them(tmp_pat
     text = (
         tiny().text.replace("[temperature]", "[vector]").replace("{loss: brier}", "{loss: focal}")
     )
-    other, told = Suite.parse(text), []
-    summary = run_suite(tiny(), tmp_path / "out", beside=[other], progress=told.append)
+    other, events = Suite.parse(text), []
+    summary = run_suite(tiny(), tmp_path / "out", beside=[other], progress=events.append)
     assert len(summary.done) == 2  # its own runs alone
-    shared = [key for key in summary.done if key in {one.key for one in other.runs}]
+    shared = [key for key in summary.done if key in {spec.key for spec in other.runs}]
     assert len(shared) == 1
-    measured = [(one["key"], one["what"]) for one in told if one["event"] == "measured"]
+    measured = [(event["key"], event["what"]) for event in events if event["event"] == "measured"]
     assert [key for key, what in measured if what == "vector"] == shared
     again = run_suite(other, tmp_path / "out", only=["cross_entropy"])
     assert again.before == shared
@@ -110,10 +110,10 @@ def test_where_the_files_are_gone_the_run_is_made_again_and_measured_whole(bench
     run_specs([first], bench.out)  # measured already: nothing happens
     shutil.rmtree(bench.folder(first.key) / "predictions")
     (bench.folder(first.key) / "files.json").unlink()
-    told = []
-    run_specs([Spec(first.config, ("vector",))], bench.out, progress=told.append)
-    assert [one["what"] for one in told if one["event"] == "measured"] == ["none", "vector"]
-    assert [one for one in told if one["event"] == "epoch"]
+    events = []
+    run_specs([Spec(first.config, ("vector",))], bench.out, progress=events.append)
+    assert [event["what"] for event in events if event["event"] == "measured"] == ["none", "vector"]
+    assert [event for event in events if event["event"] == "epoch"]
     assert not (bench.folder(first.key) / "predictions").exists()  # keep: rows
 
 
@@ -138,9 +138,9 @@ def test_a_damaged_run_is_set_aside_and_made_again(bench, damage):
         shutil.rmtree(folder)
         shutil.copytree(bench.folder(second.key), folder)
     with pytest.warns(UserWarning, match="damaged"):
-        summary, told = run_again(bench)
+        summary, events = run_again(bench)
     assert (summary.done, summary.before) == ([first.key], [second.key])
-    assert ("epoch", first.key) in told
+    assert ("epoch", first.key) in events
     assert bench.folder(f"{first.key}.damaged-1").is_dir()
     after = bench.store.frame()
     figures = [
@@ -156,45 +156,45 @@ def test_a_damaged_store_file_is_set_aside_and_its_run_measured_again(bench):
         if path.name.startswith(first.key):
             path.write_bytes(path.read_bytes()[:-5])
     with pytest.warns(UserWarning, match="set aside"):
-        summary, told = run_again(bench)
+        summary, events = run_again(bench)
     assert summary.done == [first.key]
-    assert ("epoch", first.key) not in told  # its predictions were kept
+    assert ("epoch", first.key) not in events  # its predictions were kept
     assert list((bench.out / "store").glob(f"{first.key}*.damaged"))
 
 
 def test_a_run_of_another_machine_goes_on_with_this_machines_settings(bench, tmp_path):
     first, *_ = tiny().runs
-    there = Spec(first.config.changed(data_folder="/elsewhere"), ("temperature", "vector"))
-    assert there.key == first.key
-    assert run_specs([there], bench.out).done == [first.key]
+    elsewhere = Spec(first.config.changed(data_folder="/elsewhere"), ("temperature", "vector"))
+    assert elsewhere.key == first.key
+    assert run_specs([elsewhere], bench.out).done == [first.key]
     assert "/elsewhere" in (bench.folder(first.key) / "config.yaml").read_text()
     # The changed file is in its manifest too: the run is whole.
-    assert run_specs([there], bench.out).before == [first.key]
+    assert run_specs([elsewhere], bench.out).before == [first.key]
 
 
 def test_a_run_that_fails_is_recorded_and_the_others_are_made(tmp_path):
     good = tiny().runs[0]
     bad = Spec(Config(data=f"folder:{tmp_path / 'nowhere'}", device="cpu"))
     wild = Spec(Config(lr=1e18, epochs=2, batch_size=300, device="cpu", schedule="constant"))
-    told = []
-    summary = run_specs([bad, wild, good], tmp_path / "out", progress=told.append)
+    events = []
+    summary = run_specs([bad, wild, good], tmp_path / "out", progress=events.append)
     assert (summary.done, summary.failed) == ([good.key], [bad.key, wild.key])
     bench = Bench(tmp_path / "out")
-    recorded = [json.loads(bench.failure(one.key).read_bytes()) for one in (bad, wild)]
-    assert [one["kind"] for one in recorded] == ["error", "diverged"]
+    recorded = [json.loads(bench.failure(spec.key).read_bytes()) for spec in (bad, wild)]
+    assert [record["kind"] for record in recorded] == ["error", "diverged"]
     assert "nowhere" in recorded[0]["message"]
     assert "Traceback" in recorded[0]["traceback"]
     frame = bench.store.frame()
     assert set(frame[frame["metric"] == "diverged"]["key"]) == {wild.key}
-    assert [one["key"] for one in told if one["event"] == "failed"] == [bad.key, wild.key]
+    assert [event["key"] for event in events if event["event"] == "failed"] == [bad.key, wild.key]
     again = []
     summary = run_specs([bad, wild, good], tmp_path / "out", progress=again.append)
     assert (summary.before, summary.failed) == ([good.key], [bad.key, wild.key])
-    assert [one["event"] for one in again] == ["plan"]
+    assert [event["event"] for event in again] == ["plan"]
     run_specs([bad], tmp_path / "out", retry=True, progress=again.append)
-    assert [one["event"] for one in again[1:]] == ["plan", "begun", "failed"]
-    found = status([bad, wild, good], tmp_path / "out")
-    assert (found.done, [one["kind"] for one in found.failed]) == (1, ["error", "diverged"])
+    assert [event["event"] for event in again[1:]] == ["plan", "begun", "failed"]
+    state = status([bad, wild, good], tmp_path / "out")
+    assert (state.done, [record["kind"] for record in state.failed]) == (1, ["error", "diverged"])
 
 
 @pytest.mark.slow
@@ -213,16 +213,16 @@ def test_a_measurement_that_failed_is_told_and_made_again_on_retry(bench, monkey
     refused.append("vector")
     with pytest.warns(UserWarning, match="vector was not measured: not today"):
         run_again(bench, suite)
-    assert [one["what"] for one in status(suite.runs, bench.out).unmeasured] == ["vector"] * 2
+    assert [record["what"] for record in status(suite.runs, bench.out).unmeasured] == ["vector"] * 2
     # It stands until it is asked for again, and stays failed while it fails.
     assert len(run_again(bench, suite)[0].before) == 2
     with pytest.warns(UserWarning, match="vector was not measured"):
         run_again(bench, suite, retry=True)
     assert len(status(suite.runs, bench.out).unmeasured) == 2
     refused.clear()
-    summary, told = run_again(bench, suite, retry=True)
+    summary, events = run_again(bench, suite, retry=True)
     assert len(summary.done) == 2
-    assert "epoch" not in [kind for kind, _ in told]  # measured again, not trained again
+    assert "epoch" not in [kind for kind, _ in events]  # measured again, not trained again
     assert status(suite.runs, bench.out).unmeasured == []
     frame = bench.store.frame()
     rows = frame[(frame["calibrator"] == "vector") & (frame["part"] == "test")]
@@ -234,11 +234,11 @@ def test_a_measurement_whose_files_are_gone_costs_no_training_on_retry(tmp_path)
     suite = Suite.parse(tiny().text.replace("[temperature]", "[local_temperature]"))
     with pytest.warns(UserWarning, match="local_temperature was not measured"):
         run_suite(suite, tmp_path)
-    told = []
+    events = []
     with pytest.warns(UserWarning, match="2 measurements that failed are left"):
-        summary = run_suite(suite, tmp_path, retry=True, progress=told.append)
+        summary = run_suite(suite, tmp_path, retry=True, progress=events.append)
     assert len(summary.before) == 2
-    assert [one["event"] for one in told] == ["plan"]
+    assert [event["event"] for event in events] == ["plan"]
 
 
 @pytest.mark.slow
@@ -256,9 +256,9 @@ def test_what_succeeds_in_another_training_is_failed_no_more(bench, monkeypatch)
     with pytest.warns(UserWarning, match="vector was not measured"):
         run_again(bench, suite)
     refused.clear()
-    for one in suite.runs:
-        shutil.rmtree(bench.folder(one.key))
-    more = [Spec(one.config, ("vector", "isotonic")) for one in suite.runs]
+    for spec in suite.runs:
+        shutil.rmtree(bench.folder(spec.key))
+    more = [Spec(spec.config, ("vector", "isotonic")) for spec in suite.runs]
     run_specs(more, bench.out)  # trained again for another's sake
     assert status(suite.runs, bench.out).unmeasured == []
 
@@ -293,15 +293,15 @@ def test_a_killed_suite_goes_on_where_it_stopped(made, tmp_path):
     log = tmp_path / "log"
     process = child(out, suite.runs, log, slow=0.05)
     until(lambda: len(events(log, "epoch")) >= 3)
-    found = status(suite.runs, out)
-    assert [one["label"] for one in found.running] == [first.label]
-    assert found.waiting == [second.label]
+    state = status(suite.runs, out)
+    assert [record["label"] for record in state.running] == [first.label]
+    assert state.waiting == [second.label]
     kill(process)
     assert not is_held(Bench(out).lock(first.key))
-    told = []
-    summary = run_suite(suite, out, progress=told.append)
+    heard = []
+    summary = run_suite(suite, out, progress=heard.append)
     assert summary.done == [first.key, second.key]
-    epochs = [(one["key"], one["epoch"]) for one in told if one["event"] == "epoch"]
+    epochs = [(event["key"], event["epoch"]) for event in heard if event["event"] == "epoch"]
     resumed = [epoch for key, epoch in epochs if key == first.key]
     assert resumed[0] > 1
     assert resumed == list(range(resumed[0], 7))
@@ -325,9 +325,9 @@ def test_two_processes_never_take_the_same_run(made, tmp_path):
     runs = tiny(seeds=(0, 1, 2)).runs
     logs = [tmp_path / "a", tmp_path / "b"]
     processes = [child(tmp_path / "out", runs, log, slow=0.02) for log in logs]
-    ended = [ended_well(one) for one in processes]
+    ended = [ended_well(process) for process in processes]
     assert ended == [True, True]
-    begun = [[one["key"] for one in events(log, "begun")] for log in logs]
+    begun = [[event["key"] for event in events(log, "begun")] for log in logs]
     assert sorted(begun[0] + begun[1]) == sorted(spec.key for spec in runs)
     assert begun[0]
     assert begun[1]
@@ -341,11 +341,11 @@ def test_the_run_of_a_killed_process_goes_to_the_one_that_waits(made, tmp_path):
     until(lambda: events(logs[0], "epoch"))
     other = child(tmp_path / "out", runs, logs[1])
     until(lambda: events(logs[1], "done"))
-    assert [one["key"] for one in events(logs[1], "begun")] == [runs[1].key]
+    assert [event["key"] for event in events(logs[1], "begun")] == [runs[1].key]
     assert read_note(Bench(tmp_path / "out").lock(runs[0].key))["pid"] == stuck
     kill(stuck)
     assert ended_well(other)
-    assert [one["key"] for one in events(logs[1], "done")] == [runs[1].key, runs[0].key]
+    assert [event["key"] for event in events(logs[1], "done")] == [runs[1].key, runs[0].key]
 
 
 def test_a_run_that_keeps_killing_its_process_is_given_up(made, tmp_path):
@@ -363,10 +363,10 @@ def test_a_run_that_keeps_killing_its_process_is_given_up(made, tmp_path):
 @pytest.mark.slow
 def test_a_pool_puts_another_process_in_place_of_one_that_dies(tmp_path):
     suite, out = tiny(epochs=20), tmp_path / "out"
-    told, killed = [], []
+    events, killed = [], []
 
     def tell(event):
-        told.append(event)
+        events.append(event)
         if event["event"] == "epoch" and not killed:
             killed.append(read_note(Bench(out).lock(event["key"]))["pid"])
             os.kill(killed[0], signal.SIGKILL)
@@ -376,8 +376,10 @@ def test_a_pool_puts_another_process_in_place_of_one_that_dies(tmp_path):
     assert killed[0] != os.getpid()
     assert summary.done == [spec.key for spec in suite.runs]
     for key in summary.done:
-        epochs = {one["epoch"] for one in told if one["event"] == "epoch" and one["key"] == key}
+        epochs = {
+            event["epoch"] for event in events if event["event"] == "epoch" and event["key"] == key
+        }
         assert epochs == set(range(1, 21))
-    assert len([one for one in told if one["event"] == "lost"]) == 1
-    assert len([one for one in told if one["event"] == "done"]) == 2
+    assert len([event for event in events if event["event"] == "lost"]) == 1
+    assert len([event for event in events if event["event"] == "done"]) == 2
     assert set(Store(out / "store").frame()["key"]) == set(summary.done)

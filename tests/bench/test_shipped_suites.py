@@ -19,7 +19,9 @@ def test_digits_has_every_loss_recipe_and_calibrator():
     text = " ".join(spec.config.loss for _, spec in made.specs)
     assert all(loss in text for loss in losses.available())
     assert {spec.config.recipe for _, spec in made.specs} == set(recipes.available())
-    used = {one.partition("(")[0] for _, spec in made.specs for one in spec.calibrators}
+    used = {
+        calibrator.partition("(")[0] for _, spec in made.specs for calibrator in spec.calibrators
+    }
     needs_more = {"identity", "local_temperature", "mac_cal_head", "tst_head", "vtst_head"}
     assert used == set(calibrators()) - needs_more
     steps = {step for _, spec in made.specs for step, _ in spec.after}

@@ -22,10 +22,10 @@ SAMPLES = [
 
 @pytest.mark.parametrize("values", SAMPLES)
 def test_mean_and_standard_error(values):
-    found = ours.mean_of(values)
-    assert found.mean == pytest.approx(sum(values) / len(values), rel=1e-12)
-    assert found.error == pytest.approx(standard.stdev(values) / math.sqrt(len(values)), rel=1e-12)
-    assert found.count == len(values)
+    mean = ours.mean_of(values)
+    assert mean.mean == pytest.approx(sum(values) / len(values), rel=1e-12)
+    assert mean.error == pytest.approx(standard.stdev(values) / math.sqrt(len(values)), rel=1e-12)
+    assert mean.count == len(values)
 
 
 def test_one_value_has_no_error_and_none_has_no_mean():
@@ -35,12 +35,12 @@ def test_one_value_has_no_error_and_none_has_no_mean():
 
 @pytest.mark.parametrize("values", SAMPLES)
 def test_paired_test_is_students(values):
-    found = ours.paired(values)
+    difference = ours.paired(values)
     count, error = len(values), standard.stdev(values) / math.sqrt(len(values))
     mean = sum(values) / count
-    assert found.p == pytest.approx(2 * t_tail(abs(mean) / error, count - 1), rel=1e-4)
-    assert found.low == pytest.approx(mean - t_edge(count - 1) * error, rel=1e-5)
-    assert found.high == pytest.approx(mean + t_edge(count - 1) * error, rel=1e-5)
+    assert difference.p == pytest.approx(2 * t_tail(abs(mean) / error, count - 1), rel=1e-4)
+    assert difference.low == pytest.approx(mean - t_edge(count - 1) * error, rel=1e-5)
+    assert difference.high == pytest.approx(mean + t_edge(count - 1) * error, rel=1e-5)
 
 
 def test_fewer_than_three_pairs_are_not_tested():
@@ -56,16 +56,18 @@ def test_differences_all_alike_leave_no_doubt():
 
 
 def test_pairs_are_of_common_seeds():
-    found = ours.paired_by_seed({0: 3.0, 1: 5.0, 2: 9.0, 7: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0, 8: 0.0})
-    assert found.count == 3
-    assert found.mean == pytest.approx(14 / 3)
+    difference = ours.paired_by_seed(
+        {0: 3.0, 1: 5.0, 2: 9.0, 7: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0, 8: 0.0}
+    )
+    assert difference.count == 3
+    assert difference.mean == pytest.approx(14 / 3)
 
 
 def test_holm_is_the_closed_bonferroni_test():
     generator = np.random.default_rng(0)
     for _ in range(20):
         values = list(generator.uniform(0, 0.3, 5))
-        for place, found in enumerate(holm(values)):
+        for place, adjusted in enumerate(holm(values)):
             subsets = [
                 subset
                 for size in range(1, 6)
@@ -73,7 +75,7 @@ def test_holm_is_the_closed_bonferroni_test():
                 if place in subset
             ]
             closed = max(min(1.0, len(s) * min(values[i] for i in s)) for s in subsets)
-            assert found == pytest.approx(closed, rel=1e-12)
+            assert adjusted == pytest.approx(closed, rel=1e-12)
 
 
 def test_holm_leaves_what_was_not_tested():

@@ -108,7 +108,9 @@ def test_what_is_so_of_a_whole_row_is_said_once():
 
 def test_one_seed_says_so_and_is_not_tested():
     suite = small(seeds="4")
-    made = table(suite, frame_of(suite, {name: [one[0]] for name, one in CLEAR.items()}), "ece")
+    made = table(
+        suite, frame_of(suite, {name: [values[0]] for name, values in CLEAR.items()}), "ece"
+    )
     text = made.to_markdown()
     assert "1.30** (1 seed)" in text
     assert "±" not in text.split("Mean ±")[0]
@@ -176,7 +178,7 @@ published:
     suite = small(model="resnet18", more=more)
     made = table(suite, frame_of(suite, CLEAR), ["ece", "accuracy"])
     rows = entries(made)
-    first, second = (one.published.figure for one in rows["acls"])
+    first, second = (row.published.figure for row in rows["acls"])
     assert (first.paper, first.table, first.model, first.metric) == (
         "mac-cal",
         "Table 1",
@@ -189,7 +191,7 @@ published:
     text = made.to_markdown()
     assert f"{100 * first.value:.2f} [a]" in text
     assert "([a] mac-cal, Table 1, of resnet50; [b] acls, Table 3, of resnet101)" in text
-    line = next(one for one in csv.DictReader(made.to_csv().splitlines()) if one["paper"])
+    line = next(row for row in csv.DictReader(made.to_csv().splitlines()) if row["paper"])
     assert line["paper_model"] == "resnet50"
 
 
@@ -262,20 +264,20 @@ def test_calibrators_of_another_suite_of_the_same_runs_are_told_there():
     others = ["isotonic", "mac_cal_head", "mac_cal_head(gamma=0.8)", "hard_classes:even"]
     names = enumerate([*others, *own[::-1]], 1)
     frame = frame_of(suite, {("acls", name): [0.03 / k, 0.04 / k, 0.05 / k] for k, name in names})
-    found = collect_results(suite, frame)
-    assert list(found.own_calibrators) == own
-    assert set(found.calibrators) == {*own, *others[:3]}  # the last is a look into a network
+    results = collect_results(suite, frame)
+    assert list(results.own_calibrators) == own
+    assert set(results.calibrators) == {*own, *others[:3]}  # the last is a look into a network
     assert list(entries(table(suite, frame, "ece", methods=["acls"]))) == own
-    (every,) = [one for one in make_chapters(suite, frame) if "every" in one.title]
+    (every,) = [chapter for chapter in make_chapters(suite, frame) if "every" in chapter.title]
     assert {column.calibrator for column in every.table.columns} == set(own)
 
 
 def test_figures_come_in_the_order_of_the_suite():
     suite = small(data="cifar100, cifar10")
     frame = frame_of(suite, CLEAR).sample(frac=1.0, random_state=0)
-    found = collect_results(suite, frame)
-    order = [(cell, name) for cell in found.cells for name in suite.methods]
-    assert list(found.values("ece")) == order
+    results = collect_results(suite, frame)
+    order = [(cell, name) for cell in results.cells for name in suite.methods]
+    assert list(results.values("ece")) == order
     assert [cell[0] for cell, _ in order[::4]] == ["cifar100", "cifar10"]
 
 
@@ -304,13 +306,13 @@ def test_a_seed_without_all_parts_is_left_out():
 def test_csv_holds_plain_numbers():
     suite = small(more=f"published: {{file: {PUBLISHED}, paper: acls, tables: [Table 3]}}")
     rows = list(csv.DictReader(io.StringIO(table(suite, frame_of(suite, CLEAR), "ece").to_csv())))
-    found = {row["method"]: row for row in rows}
-    assert float(found["acls"]["mean"]) == pytest.approx(sum(CLEAR["acls"]) / 3)
-    assert found["acls"]["best"] == "1"
-    assert found["acls"]["seeds"] == found["acls"]["planned"] == "3"
-    assert float(found["acls"]["published"]) == 0.0112
-    assert found["cross_entropy"]["p"] == ""
-    assert 0 < float(found["focal"]["p"]) <= float(found["focal"]["p_holm"])
+    by_method = {row["method"]: row for row in rows}
+    assert float(by_method["acls"]["mean"]) == pytest.approx(sum(CLEAR["acls"]) / 3)
+    assert by_method["acls"]["best"] == "1"
+    assert by_method["acls"]["seeds"] == by_method["acls"]["planned"] == "3"
+    assert float(by_method["acls"]["published"]) == 0.0112
+    assert by_method["cross_entropy"]["p"] == ""
+    assert 0 < float(by_method["focal"]["p"]) <= float(by_method["focal"]["p_holm"])
 
 
 def test_latex_is_escaped_and_square():
@@ -449,7 +451,7 @@ def test_figures_of_two_data_sets_are_found_where_test_rows_are_asked_for():
 
 def test_chapters_are_the_tables_there_is_something_for():
     suite = small(more="after: [shift, ood]")
-    titles = [one.title for one in make_chapters(suite, frame_of(suite, SHIFTED))]
+    titles = [chapter.title for chapter in make_chapters(suite, frame_of(suite, SHIFTED))]
     assert titles == [
         "Figures of the test rows",
         "Under corruptions",
@@ -457,10 +459,12 @@ def test_chapters_are_the_tables_there_is_something_for():
         "Rows of another data set",
     ]
     plain = {"cross_entropy": SHIFTED["cross_entropy"]}
-    assert [one.title for one in make_chapters(suite, frame_of(suite, plain))] == titles[:1]
+    assert [chapter.title for chapter in make_chapters(suite, frame_of(suite, plain))] == titles[:1]
     assert make_chapters(suite, frame_of(suite, {})) == []
     other = small()  # the same runs, of which it asks less
-    assert [one.title for one in make_chapters(other, frame_of(suite, SHIFTED))] == titles[:1]
+    assert [chapter.title for chapter in make_chapters(other, frame_of(suite, SHIFTED))] == titles[
+        :1
+    ]
 
 
 def test_time_is_of_runs_and_stands_beside_the_papers():
@@ -495,7 +499,7 @@ def test_a_calibrator_that_was_measured_under_shift_alone_can_be_asked_for():
 
 
 def with_vector(suite, accuracy=0.93):
-    after = {name: [one - 0.002 for one in values] for name, values in CLEAR.items()}
+    after = {name: [value - 0.002 for value in values] for name, values in CLEAR.items()}
     values = {**CLEAR, **{(name, "temperature"): each for name, each in after.items()}}
     values |= {(name, "vector"): each for name, each in after.items()}
     values |= {(name, "levels", "nll"): each for name, each in after.items()}
@@ -532,4 +536,4 @@ def test_accuracy_after_a_calibrator_alone_has_its_column():
     """Though it is the one before, which is not beside it."""
     suite = small()
     made = table(suite, with_vector(suite), "accuracy", calibrators=["vector"])
-    assert [one.calibrator for one in made.columns] == ["vector"]
+    assert [column.calibrator for column in made.columns] == ["vector"]

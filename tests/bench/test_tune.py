@@ -55,9 +55,9 @@ tune:
 
 def figures_of(spec: Spec) -> dict[str, float]:
     """Made-up validation figures with a known best: threshold 0.1, then beta 2."""
-    found = dict(terms(spec.config.loss)[-1][2])
+    options = dict(terms(spec.config.loss)[-1][2])
     beta = terms(spec.config.loss)[-1][0]
-    ece = 0.03 if found.get("threshold") == 0.1 else 0.05
+    ece = 0.03 if options.get("threshold") == 0.1 else 0.05
     accuracy = 0.95
     if beta == 2.0:
         ece -= 0.01
@@ -110,14 +110,14 @@ def test_the_choice_tells_candidates_figures_rule_and_result(tmp_path):
     suite = Suite.parse(SUITE)
     tune_suite(suite, tmp_path, fake_run(Store(tmp_path / "store")))
     (path,) = (tmp_path / "choices").glob("*.json")
-    told = json.loads(path.read_text())
-    first, second = told["candidates"]
-    assert [one["value"] for one in first["candidates"]] == [0.1, 0.5]
-    assert [one["ece"] for one in first["candidates"]] == pytest.approx([0.03, 0.05])
+    choice = json.loads(path.read_text())
+    first, second = choice["candidates"]
+    assert [candidate["value"] for candidate in first["candidates"]] == [0.1, 0.5]
+    assert [candidate["ece"] for candidate in first["candidates"]] == pytest.approx([0.03, 0.05])
     assert (first["chosen"], second["chosen"]) == (0.1, 2.0)
-    assert told["chosen"]["loss"] == "cross_entropy+2.0*s_avuc(threshold=0.1)"
-    assert "seed" not in told["chosen"]
-    assert len(told["keys"]) == 2
+    assert choice["chosen"]["loss"] == "cross_entropy+2.0*s_avuc(threshold=0.1)"
+    assert "seed" not in choice["chosen"]
+    assert len(choice["keys"]) == 2
     assert "test" not in path.read_text()
 
 
@@ -180,9 +180,11 @@ def test_test_figures_of_any_kind_leave_the_choice_as_it_is(tmp_path, poison):
         tune_suite(
             suite, tmp_path / folder, fake_run(Store(tmp_path / folder / "store"), test_value=value)
         )
-    one, two = (next((tmp_path / name / "choices").glob("*")) for name in ("clean", "poisoned"))
-    assert one.name == two.name
-    assert one.read_bytes() == two.read_bytes()
+    clean, poisoned = (
+        next((tmp_path / name / "choices").glob("*")) for name in ("clean", "poisoned")
+    )
+    assert clean.name == poisoned.name
+    assert clean.read_bytes() == poisoned.read_bytes()
 
 
 def test_real_runs_with_sealed_test_files_give_the_same_choice(tmp_path, monkeypatch):
@@ -205,8 +207,10 @@ def test_real_runs_with_sealed_test_files_give_the_same_choice(tmp_path, monkeyp
 
     again = tune_suite(suite, sealed, lambda specs: [])
     assert again.specs == first.specs
-    (one,), (two,) = (list((folder / "choices").glob("*")) for folder in (open_folder, sealed))
-    assert one.read_bytes() == two.read_bytes()
+    (plain,), (sealed_choice,) = (
+        list((folder / "choices").glob("*")) for folder in (open_folder, sealed)
+    )
+    assert plain.read_bytes() == sealed_choice.read_bytes()
 
 
 @pytest.mark.slow
@@ -270,11 +274,11 @@ def test_a_candidate_whose_predictions_are_gone_is_trained_again(tmp_path):
         path.unlink()
     for path in (tmp_path / "second" / "runs").glob("*/files.json"):
         path.unlink()
-    told = []
-    summary = run_suite(suite, tmp_path / "second", progress=told.append)
+    events = []
+    summary = run_suite(suite, tmp_path / "second", progress=events.append)
     assert len(summary.done) == 2
     assert summary.failed == []
-    assert [one["event"] for one in told].count("epoch") == 3 * 3
+    assert [event["event"] for event in events].count("epoch") == 3 * 3
     again = Store(tmp_path / "second" / "store").frame()
     assert set(again["key"]) == set(frame["key"])
 
@@ -293,15 +297,19 @@ def test_losers_are_pruned_and_what_another_suite_keeps_is_not(tmp_path):
     kept = [Spec(replace(suite.specs[1][1].config, loss=loss), keep="weights") for loss in losing]
     run_specs(kept, tmp_path)  # somebody else's
     run_suite(suite, tmp_path)
-    for one in kept:
-        assert (tmp_path / "runs" / one.key / "weights.safetensors").is_file()
+    for kept_key in kept:
+        assert (tmp_path / "runs" / kept_key.key / "weights.safetensors").is_file()
     other = tmp_path / "other"
     with pytest.raises(Unfinished):  # it is cut short after its candidates, and taken up
         tune_suite(suite, other, lambda specs: run_specs(specs[:1], other).failed)
     run_suite(suite, other)
     (path,) = (other / "choices").glob("*.json")
-    keys = [key for one in json.loads(path.read_text())["candidates"] for key in one["candidates"]]
-    tried = {key for one in keys for key in one["keys"]}
+    keys = [
+        key
+        for candidate in json.loads(path.read_text())["candidates"]
+        for key in candidate["candidates"]
+    ]
+    tried = {key for pruned in keys for key in pruned["keys"]}
     for key in tried:
         assert not (other / "runs" / key / "weights.safetensors").exists()
 
@@ -382,7 +390,7 @@ def test_the_rule_of_appendix_g():
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "message"),
     [
         ({}, "settings"),
         ({"settings": [{"name": "lr", "values": []}]}, "list"),
@@ -396,8 +404,8 @@ def test_the_rule_of_appendix_g():
         ({"settings": [{"name": "lr", "values": [1]}], "accuracy_lost": 2}, "accuracy_lost"),
     ],
 )
-def test_a_bad_block_says_what_is_wrong(block, told):
-    with pytest.raises(InputError, match=told):
+def test_a_bad_block_says_what_is_wrong(block, message):
+    with pytest.raises(InputError, match=message):
         Tuning.of(block)
 
 
@@ -444,12 +452,12 @@ def overconfident(rows: int, classes: int = 10) -> Predictions:
 
 
 def test_halves_are_judged_by_the_other_half_by_hand():
-    said = overconfident(200)
-    found = fit_on_halves("temperature", said)
-    assert len(found) == 200
-    assert torch.equal(torch.as_tensor(found.labels), torch.as_tensor(said.labels))
+    predictions = overconfident(200)
+    halves = fit_on_halves("temperature", predictions)
+    assert len(halves) == 200
+    assert torch.equal(torch.as_tensor(halves.labels), torch.as_tensor(predictions.labels))
     # A temperature divides: two of them, each for about half of the rows.
-    ratio = torch.as_tensor(said.array) / torch.as_tensor(found.array)
+    ratio = torch.as_tensor(predictions.array) / torch.as_tensor(halves.array)
     by_row = ratio.mean(1)
     assert torch.allclose(ratio, by_row.unsqueeze(1).expand_as(ratio), rtol=1e-4)
     kinds, counts = torch.unique((by_row * 1e3).round(), return_counts=True)
@@ -463,12 +471,14 @@ def test_what_learns_rows_by_heart_is_seen_through():
     from calibrant.calibrators.rank import apply
     from calibrant.metrics import nll
 
-    said = overconfident(300)
-    own = apply(fit("histogram", said).calibrator, said)
-    told = {one.metric: one for one in crossfit("histogram", said)}
-    assert told["nll"].part == CROSSFIT
-    assert told["nll"].rows == 300
-    assert told["nll"].value > float(nll(torch.as_tensor(own.array), said.labels)) + 0.05
+    predictions = overconfident(300)
+    own = apply(fit("histogram", predictions).calibrator, predictions)
+    by_metric = {row.metric: row for row in crossfit("histogram", predictions)}
+    assert by_metric["nll"].part == CROSSFIT
+    assert by_metric["nll"].rows == 300
+    assert (
+        by_metric["nll"].value > float(nll(torch.as_tensor(own.array), predictions.labels)) + 0.05
+    )
 
 
 def test_a_calibrator_of_training_rows_has_no_such_part():
@@ -521,13 +531,13 @@ FIGURES = {
 def test_the_best_combination_keeps_accuracy_and_is_judged_on_other_rows(tmp_path):
     runs_of(Store(tmp_path / "store"), FIGURES)
     (path,) = combine.choose_combinations(tmp_path)
-    told = read_choice(path)
-    assert told is not None
-    chosen = told["chosen"]
+    choice = read_choice(path)
+    assert choice is not None
+    chosen = choice["chosen"]
     assert (chosen["settings"]["recipe"], chosen["calibrator"]) == ("mixup", "temperature")
     assert chosen["means"]["ece"] == pytest.approx(0.008 * 1.001)
-    assert len(told["candidates"]) == 8
-    assert "test" not in json.dumps(told["candidates"])
+    assert len(choice["candidates"]) == 8
+    assert "test" not in json.dumps(choice["candidates"])
 
 
 def test_runs_that_hold_out_their_own_rows_are_candidates_beside_those_that_share_them(tmp_path):
@@ -540,8 +550,8 @@ def test_runs_that_hold_out_their_own_rows_are_candidates_beside_those_that_shar
             Config(loss="cross_entropy", recipe="plp", seed=seed, split_seed=seed, device="cpu")
         )
         values = {"accuracy": 0.93, "nll": 0.2, "ece": 0.004}
-        told = {"part": CROSSFIT, "calibrator": "temperature"}
-        store.add(spec.key, [make_row(spec, **told, metric=k, value=v) for k, v in values.items()])
+        row = {"part": CROSSFIT, "calibrator": "temperature"}
+        store.add(spec.key, [make_row(spec, **row, metric=k, value=v) for k, v in values.items()])
     (path,) = combine.choose_combinations(tmp_path)
     choice = read_choice(path)
     assert choice is not None
@@ -569,8 +579,12 @@ def test_more_seeds_of_cross_entropy_alone_leave_nothing_else_out(tmp_path):
 @pytest.mark.parametrize("split", [lambda seed: 7, lambda seed: seed])
 def test_every_seed_counts_whichever_rows_are_held_out(tmp_path, split):
     store = Store(tmp_path / "store")
-    found = {"none": [0.05, 0.05, 0.05], "temperature": [0.001, 0.03, 0.03], "vector": [0.01] * 3}
-    for calibrator, errors in found.items():
+    by_calibrator = {
+        "none": [0.05, 0.05, 0.05],
+        "temperature": [0.001, 0.03, 0.03],
+        "vector": [0.01] * 3,
+    }
+    for calibrator, errors in by_calibrator.items():
         for seed, error in enumerate(errors):
             spec = Spec(Config(seed=seed, split_seed=split(seed), device="cpu"))
             part = "validation" if calibrator == "none" else CROSSFIT
@@ -588,7 +602,7 @@ def test_every_seed_counts_whichever_rows_are_held_out(tmp_path, split):
 
 
 def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):
-    def one(calibrator, ece, nll):
+    def make_combination(calibrator, ece, nll):
         seeds = range(3)
         return combine.Combination(
             {**dict.fromkeys(combine.VARIED), **combine.PLAIN},
@@ -599,10 +613,10 @@ def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):
             dict(zip(seeds, ece, strict=True)),
         )
 
-    plain = one("none", (0.05, 0.05, 0.05), 0.5)
-    lowest = one("a", (0.010, 0.010, 0.010), 0.3)
-    tied = one("b", (0.008, 0.012, 0.011), 0.2)  # 0.0003 more, with an error of 0.0012
-    apart = one("c", (0.012, 0.012, 0.012), 0.1)  # more for certain
+    plain = make_combination("none", (0.05, 0.05, 0.05), 0.5)
+    lowest = make_combination("a", (0.010, 0.010, 0.010), 0.3)
+    tied = make_combination("b", (0.008, 0.012, 0.011), 0.2)  # 0.0003 more, with an error of 0.0012
+    apart = make_combination("c", (0.012, 0.012, 0.012), 0.1)  # more for certain
     assert combine.best_combination([plain, lowest, tied, apart])[0] is tied
     few = combine.Combination(
         **{
@@ -646,18 +660,18 @@ def test_few_confidences_are_a_choice_apart(tmp_path):
     levels = {"levels": (0.93, 0.21, 0.004), "levels(num_levels=3)": (0.93, 0.25, 0.002)}
     runs_of(store, {**FIGURES, ("cross_entropy", "plp"): levels})
     (path,) = combine.choose_combinations(tmp_path)
-    told = read_choice(path)
-    assert (told["chosen"]["calibrator"], told["few"]["calibrator"]) == (
+    choice = read_choice(path)
+    assert (choice["chosen"]["calibrator"], choice["few"]["calibrator"]) == (
         "temperature",
         "levels(num_levels=3)",
     )
     table = combine_report.report_choice(path, store, rival)
     rows = ["chosen", "chosen by NLL", "chosen, few confidences", "cross_entropy"]
     assert table["who"].tolist()[:4] == rows
-    told = combine_report.describe_choice(table)
-    assert "The ECE of the choice, 1.60%" in told  # not of the few
+    choice = combine_report.describe_choice(table)
+    assert "The ECE of the choice, 1.60%" in choice  # not of the few
     named = "With few confidences, cross_entropy, plp, then levels(num_levels=3): 0.40%"
-    assert told.endswith(f"{named}.")
+    assert choice.endswith(f"{named}.")
     head = replace(combine.combinations(ValidationRows(store)).popitem()[1][0], calibrator="x")
     assert replace(head, calibrator="mac_cal_head+levels(num_levels=3)").says_few
     assert not replace(head, calibrator="mac_cal_head+temperature").says_few
@@ -673,9 +687,12 @@ def test_the_choice_by_nll_keeps_accuracy_and_is_told_beside(tmp_path):
     }
     runs_of(store, {**FIGURES, **more})
     (path,) = combine.choose_combinations(tmp_path)
-    told = read_choice(path)
-    assert (told["by_nll"]["settings"]["loss"], told["by_nll"]["calibrator"]) == ("mdca", "none")
-    assert told["chosen"]["calibrator"] == "temperature"
+    choice = read_choice(path)
+    assert (choice["by_nll"]["settings"]["loss"], choice["by_nll"]["calibrator"]) == (
+        "mdca",
+        "none",
+    )
+    assert choice["chosen"]["calibrator"] == "temperature"
     assert "Chosen by NLL, mdca: 4.00%." in combine_report.describe_choice(
         combine_report.report_choice(path, store, rival)
     )
@@ -699,12 +716,12 @@ def test_poisoned_test_rows_leave_the_combination_as_it_is(tmp_path):
     kept.loc[kept["part"] == "test", "value"] = math.nan
     for key, rows in kept.groupby("key"):
         Store(tmp_path / "b" / "store").add(str(key), rows.to_dict("records"))
-    (one,), (two,) = (
+    (first,), (second,) = (
         combine.choose_combinations(tmp_path / "a"),
         combine.choose_combinations(tmp_path / "b"),
     )
-    assert one.name == two.name
-    assert one.read_bytes() == two.read_bytes()
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_more_runs_are_another_question(tmp_path):
@@ -719,7 +736,7 @@ def test_more_runs_are_another_question(tmp_path):
 
 
 def test_path_of_a_choice_depends_on_the_question_alone(tmp_path):
-    one = choice_path(tmp_path, "x", {"a": 1, "b": 2})
-    assert one == choice_path(tmp_path, "x", {"b": 2, "a": 1})
-    assert one != choice_path(tmp_path, "x", {"a": 1, "b": 3})
-    assert isinstance(one, Path)
+    path = choice_path(tmp_path, "x", {"a": 1, "b": 2})
+    assert path == choice_path(tmp_path, "x", {"b": 2, "a": 1})
+    assert path != choice_path(tmp_path, "x", {"a": 1, "b": 3})
+    assert isinstance(path, Path)

@@ -38,9 +38,9 @@ def test_a_table_says_which_value_each_setting_got(bench):
     text = table(with_choices(suite, out), frame, ["ece"]).to_markdown()
     assert f"Settings chosen on validation rows: {RULE}" in text
     head = "| runs | method | setting | value | tried | ECE, % ↓ | Accuracy, % ↑ | NLL ↓ |"
-    told = text[text.index(head) :].splitlines()
+    lines = text[text.index(head) :].splitlines()
     cell = "digits, mlp, validation"
-    assert told[2:] == [
+    assert lines[2:] == [
         f"| {cell} 300.0 | s_avuc | threshold of s_avuc | 0.1 | 2 | 3.00 | 95.00 | 0.3000 |",
         f"| {cell} 300.0 | s_avuc | beta of s_avuc | 2.0 | 3 | 2.00 | 95.00 | 0.2000 |",
         f"| {cell} 200.0 | s_avuc | threshold of s_avuc | 0.1 | 2 | 3.00 | 95.00 | 0.3000 |",
@@ -76,13 +76,13 @@ def test_csv_has_columns_of_it_only_where_something_was_tuned(bench):
     suite, out, frame = bench
     shown = table(with_choices(suite, out), frame, ["ece"])
     rows = list(csv.DictReader(io.StringIO(shown.to_csv())))
-    (row, _) = [one for one in rows if one["method"] == "s_avuc"]
+    (row, _) = [row for row in rows if row["method"] == "s_avuc"]
     assert row["tuned"] == "threshold of s_avuc = 0.1; beta of s_avuc = 2.0"
     assert (row["tried"], row["tuned_by"]) == ("5", "ece")
     assert float(row["tuned_value"]) == pytest.approx(0.02)
     assert float(row["tuned_accuracy"]) == pytest.approx(0.95)
     assert float(row["tuned_nll"]) == pytest.approx(0.2)
-    assert {one["tuned"] for one in rows if one["method"] == "cross_entropy"} == {""}
+    assert {row["tuned"] for row in rows if row["method"] == "cross_entropy"} == {""}
     plain = table(with_choices(suite, out), frame, ["ece"], methods=["cross_entropy"])
     assert "tuned" not in plain.to_csv()
     assert "chosen" not in plain.to_markdown() + plain.to_html() + plain.to_latex()
@@ -109,8 +109,8 @@ def test_settings_of_a_recipe_and_of_the_run(tmp_path):
         for spec in specs:
             value = 0.1 if spec.config.recipe_options.get("alpha") == 0.4 else 0.2
             value -= 0.05 * spec.config.nesterov
-            told = {"accuracy": 0.9, "nll": value, "ece": value}
-            rows = [make_row(spec, part="validation", metric=n, value=v) for n, v in told.items()]
+            values = {"accuracy": 0.9, "nll": value, "ece": value}
+            rows = [make_row(spec, part="validation", metric=n, value=v) for n, v in values.items()]
             store.add(spec.key, rows)
         return []
 
@@ -143,8 +143,8 @@ def test_the_commands_say_it(bench):
     from calibrant.cli import app
 
     _, out, _ = bench
-    said = CliRunner().invoke(app, ["bench", "table", str(out), "-m", "ece"])
-    assert "| s_avuc | beta of s_avuc | 2.0 | 3 | 2.00 |" in said.output
-    said = CliRunner().invoke(app, ["bench", "report", str(out)])
-    assert said.exit_code == 0, said.output
+    result = CliRunner().invoke(app, ["bench", "table", str(out), "-m", "ece"])
+    assert "| s_avuc | beta of s_avuc | 2.0 | 3 | 2.00 |" in result.output
+    result = CliRunner().invoke(app, ["bench", "report", str(out)])
+    assert result.exit_code == 0, result.output
     assert "<td>beta of s_avuc</td>" in (out / "report.html").read_text(encoding="utf-8")

@@ -19,16 +19,16 @@ def benchmarks(monkeypatch):
 
 def line(name, seed, contestant, nll, *, ece=0.05, failure=""):
     library = contestant.split()[0]
-    said = {"set": name, "seed": seed, "contestant": contestant, "library": library}
-    said |= {"version": "1", "torch": "2", "source": "", "failure": failure}
-    said |= {"rows_fit": 50, "rows_test": 50, "classes": 3}
+    record = {"set": name, "seed": seed, "contestant": contestant, "library": library}
+    record |= {"version": "1", "torch": "2", "source": "", "failure": failure}
+    record |= {"rows_fit": 50, "rows_test": 50, "classes": 3}
     if not failure:
-        said |= {"nll": nll, "ece": ece, "accuracy": 0.8, "brier": 0.3, "zeros": 0}
-        said |= {"fit_seconds": 0.1, "predict_seconds": 0.1, "not_numbers": 0}
+        record |= {"nll": nll, "ece": ece, "accuracy": 0.8, "brier": 0.3, "zeros": 0}
+        record |= {"fit_seconds": 0.1, "predict_seconds": 0.1, "not_numbers": 0}
         if library == "calibrant":
-            said |= {"nll_change": -0.1, "nll_change_error": 0.01, "says": "vector"}
-            said |= {"ece_change": 0.0, "ece_change_error": 0.01}
-    return said
+            record |= {"nll_change": -0.1, "nll_change_error": 0.01, "says": "vector"}
+            record |= {"ece_change": 0.0, "ece_change_error": 0.01}
+    return record
 
 
 def as_lines(*lines):
@@ -56,9 +56,9 @@ def made_up():
 def test_paired_difference_by_hand():
     from calibrator_statistics import paired
 
-    found = paired([1.0, 2.0, 4.0], [0.5, 1.0, 1.0])  # differences 0.5, 1, 3
-    assert found.mean == pytest.approx(1.5)
-    assert found.error == pytest.approx(math.sqrt((1.0 + 0.25 + 2.25) / 2 / 3))
+    difference = paired([1.0, 2.0, 4.0], [0.5, 1.0, 1.0])  # differences 0.5, 1, 3
+    assert difference.mean == pytest.approx(1.5)
+    assert difference.error == pytest.approx(math.sqrt((1.0 + 0.25 + 2.25) / 2 / 3))
     assert math.isnan(paired([1.0], [0.0]).error)
     with pytest.raises(ValueError, match="zip"):
         paired([1.0, 2.0], [1.0])
@@ -79,26 +79,26 @@ def test_paired_difference_by_hand():
 def test_ties_and_significance(mean, error, at_or_below, significant):
     from calibrator_statistics import Difference
 
-    found = Difference(mean, error)
-    assert found.at_or_below is at_or_below
-    assert found.significantly_above is significant
+    difference = Difference(mean, error)
+    assert difference.at_or_below is at_or_below
+    assert difference.significantly_above is significant
 
 
 def test_counts_of_made_up_lines():
     from calibrator_statistics import Results, count
 
     results = Results(made_up())
-    found = count(results, results.real)
-    assert found.sets == 3
-    assert found.at_or_below_rival == 2  # a below, b a tie, c above
-    assert found.mean_auto == pytest.approx((1.1 + 1.51 / 3 + 2.1) / 3)
-    assert found.mean_rival == pytest.approx((4.0 / 3 + 0.5 + 4.7 / 3) / 3)
+    counts = count(results, results.real)
+    assert counts.sets == 3
+    assert counts.at_or_below_rival == 2  # a below, b a tie, c above
+    assert counts.mean_auto == pytest.approx((1.1 + 1.51 / 3 + 2.1) / 3)
+    assert counts.mean_rival == pytest.approx((4.0 / 3 + 0.5 + 4.7 / 3) / 3)
     # On c netcal beta (1.05) is best; on a it failed one split, and does not count.
     assert results.best_peer("a") == "probmetrics logistic-mix"
     assert results.best_peer("c") == "netcal beta"
-    assert found.near_best_peer == 2
-    assert found.worse_nll == ("c",)  # 2.1 against 1.9, error 0.0577
-    assert found.worse_ece == ("c",)
+    assert counts.near_best_peer == 2
+    assert counts.worse_nll == ("c",)  # 2.1 against 1.9, error 0.0577
+    assert counts.worse_ece == ("c",)
 
 
 def test_report_names_what_failed_and_refuses_a_verdict_on_part(tmp_path):
@@ -135,11 +135,11 @@ def test_figures_match_their_definitions():
         nll -= math.log(row[label]) / 200
         brier += sum((p - (k == label)) ** 2 for k, p in enumerate(row)) / 200
         right += hit / 200
-    found = figures(probs, labels)
-    assert found["nll"] == pytest.approx(nll)
-    assert found["brier"] == pytest.approx(brier)
-    assert found["accuracy"] == pytest.approx(right)
-    assert found["ece"] == pytest.approx(sum(abs(c - h) for c, h in bins) / 200)
+    values = figures(probs, labels)
+    assert values["nll"] == pytest.approx(nll)
+    assert values["brier"] == pytest.approx(brier)
+    assert values["accuracy"] == pytest.approx(right)
+    assert values["ece"] == pytest.approx(sum(abs(c - h) for c, h in bins) / 200)
 
 
 def test_change_against_itself_is_nothing_and_against_worse_is_seen():
@@ -151,19 +151,19 @@ def test_change_against_itself_is_nothing_and_against_worse_is_seen():
     same = against(probs, probs, labels, seed=0)
     assert set(same.values()) == {0.0}
     sharp = probs**6 / (probs**6).sum(1, keepdims=True)
-    found = against(sharp, probs, labels, seed=0)
-    assert found["nll_change"] > 2 * found["nll_change_error"] > 0
-    assert found["ece_change"] > 2 * found["ece_change_error"] > 0
+    change = against(sharp, probs, labels, seed=0)
+    assert change["nll_change"] > 2 * change["nll_change_error"] > 0
+    assert change["ece_change"] > 2 * change["ece_change_error"] > 0
 
 
 def test_floor_gives_every_class_a_chance():
     from calibrator_contestants import floored
 
-    found = floored(np.array([[0.0, 1.0], [np.nan, 0.5], [0.0, 0.0]]))
-    assert (found > 0).all()
-    assert found.sum(1) == pytest.approx(1.0)
-    assert found[0, 0] == pytest.approx(1e-12)
-    assert found[2] == pytest.approx(0.5)
+    probs_floored = floored(np.array([[0.0, 1.0], [np.nan, 0.5], [0.0, 0.0]]))
+    assert (probs_floored > 0).all()
+    assert probs_floored.sum(1) == pytest.approx(1.0)
+    assert probs_floored[0, 0] == pytest.approx(1e-12)
+    assert probs_floored[2] == pytest.approx(0.5)
 
 
 def test_halves_share_no_row_and_follow_the_seed():
@@ -192,12 +192,12 @@ def test_every_calibrator_of_ours_is_measured():
     names = {entry.method for entry in ours()}
     assert names == wanted | {"auto", "uncalibrated"}
     key = ("mixture-2", 0, "calibrant temperature")
-    found = measure(key, None)
-    assert found["failure"] == ""
+    line = measure(key, None)
+    assert line["failure"] == ""
     before = measure(("mixture-2", 0, "calibrant uncalibrated"), None)
     assert before["nll_change"] == 0
-    assert found["nll"] - before["nll"] == pytest.approx(found["nll_change"])
-    assert json.loads(json.dumps(found)) == found
+    assert line["nll"] - before["nll"] == pytest.approx(line["nll_change"])
+    assert json.loads(json.dumps(line)) == line
 
 
 def test_what_is_not_installed_is_recorded(monkeypatch):
@@ -210,9 +210,9 @@ def test_what_is_not_installed_is_recorded(monkeypatch):
         "netcal beta",
         "uncertainty-calibration histogram",
     ):
-        found = measure(("mistakes-2", 0, contestant), None)
-        assert "Error" in found["failure"]
-        assert "nll" not in found
+        line = measure(("mistakes-2", 0, contestant), None)
+        assert "Error" in line["failure"]
+        assert "nll" not in line
 
 
 def test_a_machine_without_a_peer_overwrites_no_result(tmp_path):
@@ -226,9 +226,9 @@ def test_a_machine_without_a_peer_overwrites_no_result(tmp_path):
     ]
     first.write_text("".join(json.dumps(x) + "\n" for x in early))
     second.write_text("".join(json.dumps(x) + "\n" for x in late))
-    found = read_lines([first, second, tmp_path / "missing"])
-    assert found["a", 0, "netcal beta"]["nll"] == 0.5
-    assert found["a", 0, "calibrant auto"]["failure"]
+    lines = read_lines([first, second, tmp_path / "missing"])
+    assert lines["a", 0, "netcal beta"]["nll"] == 0.5
+    assert lines["a", 0, "calibrant auto"]["failure"]
     assert read_lines([second, first])["a", 0, "netcal beta"]["nll"] == 0.5
 
 
@@ -268,10 +268,10 @@ def test_synthetic_sets_are_what_they_say():
 
 
 def race_line(contestant, seconds, nll, **more):
-    said = {"size": "5,000x10", "kind": "temperature", "contestant": contestant}
-    said |= {"peer": not contestant.startswith("calibrant"), "seconds": seconds, "nll": nll}
-    said |= {"nll_error": 0.0, "failure": "", "busy": 0.0, "passes": 5, "zeros": 0}
-    return said | {"memory": 1e6, "machine": ["a machine"]} | more
+    record = {"size": "5,000x10", "kind": "temperature", "contestant": contestant}
+    record |= {"peer": not contestant.startswith("calibrant"), "seconds": seconds, "nll": nll}
+    record |= {"nll_error": 0.0, "failure": "", "busy": 0.0, "passes": 5, "zeros": 0}
+    return record | {"memory": 1e6, "machine": ["a machine"]} | more
 
 
 def test_only_a_peer_of_equal_likelihood_is_a_rival():
@@ -328,8 +328,8 @@ def test_runs_are_resumed_cut_off_and_recorded(tmp_path):
     slow = [*command, "--only", "calibrant auto", "--limit", "0.01", "--jobs", "1"]
     done = subprocess.run(slow, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(text)["failure"] for text in lines.read_text().splitlines()[4:]]
-    assert found == ["cut off after 0 s", "not tried: cut off on split 0"]
+    failures = [json.loads(text)["failure"] for text in lines.read_text().splitlines()[4:]]
+    assert failures == ["cut off after 0 s", "not tried: cut off on split 0"]
 
 
 def test_a_peer_that_would_end_the_process_is_named_and_not_run(monkeypatch):
@@ -352,5 +352,5 @@ def test_a_peer_that_would_end_the_process_is_named_and_not_run(monkeypatch):
     assert mine["seconds"]
     assert not mine["failure"]
     assert theirs["failure"] == "not tried above 3 classes: it ends the process"
-    said = targets([line | {"size": "40x4"} for line in (mine, theirs)])
-    assert said.count("met: no peer finishes") == 2
+    report = targets([line | {"size": "40x4"} for line in (mine, theirs)])
+    assert report.count("met: no peer finishes") == 2

@@ -45,7 +45,7 @@ def figures(cell, gains=None, slope=1.0):
     noise = random.Random(f"{cell.set} {cell.seed}").gauss(0, 0.01)  # one a split, so paired
     own = random.Random(str(cell)).gauss(0, 1e-4)
     ece = 0.05 + noise + own - (gains or {}).get(cell.objective, 0.0)
-    found = {
+    values = {
         "ece": ece,
         "ece_mass_l2": ece,
         "nll": 1.0 + own,
@@ -60,11 +60,11 @@ def figures(cell, gains=None, slope=1.0):
     }
     if cell.calibrator == "path":
         parts = [f"{part}_{name}" for part in ("toward", "beyond") for name in ("spread", "nll")]
-        found |= dict.fromkeys(parts, slope + own) | {"path_spread": -0.9}
+        values |= dict.fromkeys(parts, slope + own) | {"path_spread": -0.9}
     if "printed" in cell.objective:
         classes = {"cifar10": 10, "cifar100": 100, "imagenet5k": 1000}[cell.set.split("-")[0]]
-        found |= {"alpha": math.log(classes) / 2, "beta": 1.5}
-    return found
+        values |= {"alpha": math.log(classes) / 2, "beta": 1.5}
+    return values
 
 
 def claim(text, words):
@@ -118,11 +118,11 @@ class TestStatistics:
             for (name, seed), value in values.items()
         ]
         rows.append(rows[0] | {"seed": 2, "failure": "cut off"})
-        found = module.Fits(rows)
-        gap = found.difference(("TS", "LS"), ("TS", "NLL"), "ece")
+        results = module.Fits(rows)
+        gap = results.difference(("TS", "LS"), ("TS", "NLL"), "ece")
         assert gap.sets["s"].value == pytest.approx(0.2)
         assert gap.sets["s"].count == 1
-        assert len(found.failed) == 1
+        assert len(results.failed) == 1
 
     def test_correlation_over_cells_is_within_a_split(self, fits, benchmark):
         # Splits move ECE and spread oppositely to cells: within a split r is −1 all the same.
@@ -133,10 +133,10 @@ class TestStatistics:
 
         claims = benchmark("class_scaling_claims")
         four = ("NLL", "LS", "FL", "CS nd printed")
-        found = fits(lambda cell: rule(cell) if cell.objective in four else {})
-        for mean in found.correlations(claims.SIXTEEN, "spread").values():
+        results = fits(lambda cell: rule(cell) if cell.objective in four else {})
+        for mean in results.correlations(claims.SIXTEEN, "spread").values():
             assert mean.value == pytest.approx(-1)
-        for value in found.across_splits(claims.SIXTEEN, "spread").values():
+        for value in results.across_splits(claims.SIXTEEN, "spread").values():
             assert value == pytest.approx(1)
 
 

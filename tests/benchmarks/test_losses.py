@@ -31,16 +31,16 @@ def test_parts_of_two_runs_make_one_report(tmp_path):
     run(*usual, "--parts", "alone", "--sizes", "8x3", "--rounds", 3)
     step = ("--step", "lenet5", "--settings", "eager", "--batch", 4, "--steps", 1)
     run(*usual, "--parts", "step", *step)
-    (found,) = json.loads(written.read_text())
-    assert set(found["alone"]["8x3"]) == {"focal", "crl"}
-    part = found["steps"]["lenet5/eager"]
+    (report,) = json.loads(written.read_text())
+    assert set(report["alone"]["8x3"]) == {"focal", "crl"}
+    part = report["steps"]["lenet5/eager"]
     assert part["rounds"] == 3
     assert [len(part["losses"][name]["overhead"]) for name in ("focal", "crl")] == [3, 3]
     assert len(part["plain_ms"]) == 6
     printed = run("--report", written, "--write", page)
     assert page.read_text().endswith(printed)
-    for told in ("network and loss eager", "| `crl` |", "3 rounds of 1 steps", "times cross-ent"):
-        assert told in printed
+    for text in ("network and loss eager", "| `crl` |", "3 rounds of 1 steps", "times cross-ent"):
+        assert text in printed
 
 
 def test_a_step_as_a_graph():
@@ -55,10 +55,10 @@ def test_a_step_as_a_graph():
     stepper = losses_steps.Stepper("lenet5", "graph", cuda, 4)
     loss = torch.nn.functional.cross_entropy
     stepper.step(loss)
-    before = [one.clone() for one in stepper.net.parameters()]
+    before = [parameter.clone() for parameter in stepper.net.parameters()]
     stepper.step(loss)  # a replay trains too
     after = list(stepper.net.parameters())
-    assert any(not torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert any(not torch.equal(first, second) for first, second in zip(before, after, strict=True))
 
 
 def test_a_loss_that_fails_stops_no_other(monkeypatch):
@@ -69,11 +69,11 @@ def test_a_loss_that_fails_stops_no_other(monkeypatch):
 
     monkeypatch.setattr(losses_steps, "trainable", trainable)
     cpu, saved = torch.device("cpu"), []
-    how = {"minutes": 0, "steps": 1, "batch": 2, "save": lambda found: saved.append(dict(found))}
-    found = losses_steps.whole_steps("lenet5", "eager", ["bad", "good"], cpu, **how)
-    assert "failure" in found["losses"]["bad"]
-    assert len(found["losses"]["good"]["overhead"]) == 3
-    assert [one["rounds"] for one in saved] == [1, 2, 3]
+    how = {"minutes": 0, "steps": 1, "batch": 2, "save": lambda steps: saved.append(dict(steps))}
+    steps = losses_steps.whole_steps("lenet5", "eager", ["bad", "good"], cpu, **how)
+    assert "failure" in steps["losses"]["bad"]
+    assert len(steps["losses"]["good"]["overhead"]) == 3
+    assert [report["rounds"] for report in saved] == [1, 2, 3]
 
 
 def test_overhead_is_over_the_neighbours(monkeypatch):
@@ -83,11 +83,11 @@ def test_overhead_is_over_the_neighbours(monkeypatch):
     times = iter([9.0, *(1.0, 2.2, 1.2, 2.6, 1.4) * 3])
     monkeypatch.setattr(losses_steps.Stepper, "block", lambda *_: next(times))
     cpu = torch.device("cpu")
-    found = losses_steps.whole_steps(
+    steps = losses_steps.whole_steps(
         "lenet5", "eager", ["focal", "brier"], cpu, minutes=0, steps=1, batch=2
     )
     for name in ("focal", "brier"):
-        assert found["losses"][name]["overhead"] == pytest.approx([100.0] * 3)
+        assert steps["losses"][name]["overhead"] == pytest.approx([100.0] * 3)
 
 
 def test_the_host_s_own_time_is_told_as_a_share_of_a_step(monkeypatch):
@@ -98,16 +98,16 @@ def test_the_host_s_own_time_is_told_as_a_share_of_a_step(monkeypatch):
     monkeypatch.setattr(losses_host.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(losses_host, "as_set", lambda name, *_: called.append(name) or plain)
     called, plain = [], torch.nn.functional.cross_entropy
-    found = losses_host.host_time("focal", torch.device("cpu"), rows=4, classes=3, rounds=2)
+    timing = losses_host.host_time("focal", torch.device("cpu"), rows=4, classes=3, rounds=2)
     assert called == ["focal"]  # nothing is a CUDA graph on a CPU
-    assert found == {"eager": {"us": 2e5, "more": 0.0}}  # a second of the clock for five calls
+    assert timing == {"eager": {"us": 2e5, "more": 0.0}}  # a second of the clock for five calls
     host = {"focal": {"eager": {"us": 300.0, "more": 200.0}, "graphed": {"us": 90, "more": -10}}}
     steps = {"resnet18/eager": {"plain_ms": [9.0, 10.0, 30.0], "losses": {}}}
     text = report([{"device": "D", "torch": "2", "host": host}])
     assert "| `focal` | 300 (+200) | 90 (-10) |" in text
     whole = {**steps["resnet18/eager"], "batch": 512, "steps": 1, "setting": "eager", "rounds": 1}
-    one = {"device": "D", "torch": "2", "host": host, "steps": {"resnet18/eager": whole}}
-    assert "| `focal` | 300 (+200, +2.0%) | 90 (-10, -0.1%) |" in report([one])
+    entry = {"device": "D", "torch": "2", "host": host, "steps": {"resnet18/eager": whole}}
+    assert "| `focal` | 300 (+200, +2.0%) | 90 (-10, -0.1%) |" in report([entry])
 
 
 def test_verdicts():
@@ -126,9 +126,9 @@ def test_later_files_replace_what_they_measured_again():
     base = {"device": "D", "torch": "2"}
     old = {**base, "steps": {"a/eager": {"rounds": 3}, "b/eager": {"rounds": 4}}}
     new = {**base, "steps": {"a/eager": {"rounds": 9}}, "waits": {"focal": False}}
-    (found,) = merged([[old], [new]])
-    assert found["steps"] == {"a/eager": {"rounds": 9}, "b/eager": {"rounds": 4}}
-    assert found["waits"] == {"focal": False}
+    (merged_report,) = merged([[old], [new]])
+    assert merged_report["steps"] == {"a/eager": {"rounds": 9}, "b/eager": {"rounds": 4}}
+    assert merged_report["waits"] == {"focal": False}
     assert len(merged([[old], [{**new, "device": "E"}]])) == 2
 
 
@@ -158,9 +158,9 @@ def test_the_profiler_sees_a_wait():
 def test_memory_and_waits_are_told():
     from losses_report import report
 
-    found = {"device": "D", "torch": "2", "waits": {"focal": False, "cpc": True}}
-    found["memory"] = {"cpc": {"shape": "256x1000", "mib": 2000.0}}
-    text = report([found])
+    entry = {"device": "D", "torch": "2", "waits": {"focal": False, "cpc": True}}
+    entry["memory"] = {"cpc": {"shape": "256x1000", "mib": 2000.0}}
+    text = report([entry])
     assert "wait for the device: cpc (target: none)" in text
     assert "`cpc` 2,000 MiB at 256x1000 (target: under 1,024 MiB, missed)" in text
 
@@ -168,9 +168,9 @@ def test_memory_and_waits_are_told():
 def test_the_page_is_made_of_the_file():
     from losses_report import report
 
-    found = json.loads((BENCHMARKS / "losses.json").read_text())
+    entries = json.loads((BENCHMARKS / "losses.json").read_text())
     page = (BENCHMARKS / "LOSSES.md").read_text()
-    assert page.endswith(report(found) + "\n")
+    assert page.endswith(report(entries) + "\n")
 
 
 def test_compiled_losses_keep_their_own_graphs():

@@ -84,11 +84,11 @@ def test_calibrators_of_dense_predictions_are_judged(tmp_path, monkeypatch):
     import dense
 
     made = np.random.default_rng(0)
-    found = {"classes": np.array(["a", "b", "c"]), "void": np.array(3)}
+    arrays = {"classes": np.array(["a", "b", "c"]), "void": np.array(3)}
     for part, count in (("train", 8), ("validation", 4), ("test", 4)):
-        found[f"x_{part}"] = made.integers(0, 256, (count, 32, 48, 3), dtype=np.uint8)
-        found[f"y_{part}"] = found[f"x_{part}"][..., 0] // 64  # 3 does not count
-    np.savez(tmp_path / "camvid.npz", **found)
+        arrays[f"x_{part}"] = made.integers(0, 256, (count, 32, 48, 3), dtype=np.uint8)
+        arrays[f"y_{part}"] = arrays[f"x_{part}"][..., 0] // 64  # 3 does not count
+    np.savez(tmp_path / "camvid.npz", **arrays)
     page = tmp_path / "page.md"
     dense.main(
         [str(tmp_path / "camvid.npz"), "--epochs", "2", "--seeds", "2", "--write", str(page)]

@@ -71,19 +71,21 @@ def made(benchmarks):
     ],
 )
 def test_every_kind_of_change_is_made(made, what):
-    assert [one.what for one in made].count(what) == 1
+    assert [change.what for change in made].count(what) == 1
 
 
 def test_changes_are_whole_files_each_once_and_know_their_place(made):
-    assert len({one.source for one in made}) == len(made) == len({one.key for one in made})
-    for one in made:
-        compile(one.source, "changed", "exec")
-        assert "1 + 1 here is prose" in one.source
-        assert "Not 1 + 1." in one.source
-        assert "{x.ndim + 1}" in one.source
-        assert "'int | None'" in one.source
-        assert "assert y is not None" in one.source
-        assert one.function == (4 if one.line < 12 else 13)
+    assert (
+        len({change.source for change in made}) == len(made) == len({change.key for change in made})
+    )
+    for change in made:
+        compile(change.source, "changed", "exec")
+        assert "1 + 1 here is prose" in change.source
+        assert "Not 1 + 1." in change.source
+        assert "{x.ndim + 1}" in change.source
+        assert "'int | None'" in change.source
+        assert "assert y is not None" in change.source
+        assert change.function == (4 if change.line < 12 else 13)
 
 
 def project(folder):
@@ -129,7 +131,7 @@ def test_what_is_excused_is_a_change_that_is_made(benchmarks):
     made = {file: changes_of(ROOT, file) for file in {file for file, *_ in EQUIVALENT}}
     for file, words, change, reason in EQUIVALENT:
         source = (ROOT / "src" / "calibrant" / file).read_text(encoding="utf-8").splitlines()
-        lines = [one.line for one in made[file] if one.what == change]
+        lines = [candidate.line for candidate in made[file] if candidate.what == change]
         assert [line for line in lines if words in source[line - 1]], (file, change)
         assert reason
 
@@ -152,25 +154,25 @@ def test_what_is_explained_is_there_to_be_changed(benchmarks):
 def test_a_run_tells_caught_from_survived_resumes_and_reports(tmp_path):
     folder = project(tmp_path / "checkout")
     before = (folder / "src" / "calibrant" / "losses" / "one.py").read_text()
-    said = run(folder, "--jobs", "2", "--limit", "5").stderr
+    output = run(folder, "--jobs", "2", "--limit", "5").stderr
     for name in ("test_fails_anyhow", "test_reads_the_source"):  # would catch anything
-        assert f"failed unchanged: {TEST}::{name}" in said
+        assert f"failed unchanged: {TEST}::{name}" in output
     assert (folder / "src" / "calibrant" / "losses" / "one.py").read_text() == before
     kept = folder / "benchmarks" / ".mutation-losses.jsonl"
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
-    found = {line["what"]: line for line in lines if "what" in line}
-    assert found["3 * x → 3 / x"]["caught"] is False  # of a sign, as told
-    assert found["3 * x → 6 * x"]["caught"] is False
-    assert found["return 3 * x → return -(3 * x)"]["by"] == f"{TEST}::test_sign"
-    assert found["x = min(x, 40) → pass"]["by"] == "time"
-    assert found["return -x → return x"]["caught"] is False
-    assert found["return -x → return x"]["tests"] == 0  # none calls it
+    by_change = {line["what"]: line for line in lines if "what" in line}
+    assert by_change["3 * x → 3 / x"]["caught"] is False  # of a sign, as told
+    assert by_change["3 * x → 6 * x"]["caught"] is False
+    assert by_change["return 3 * x → return -(3 * x)"]["by"] == f"{TEST}::test_sign"
+    assert by_change["x = min(x, 40) → pass"]["by"] == "time"
+    assert by_change["return -x → return x"]["caught"] is False
+    assert by_change["return -x → return x"]["tests"] == 0  # none calls it
     assert "0 to try" in run(folder).stderr
     # A better test: only survivors are tried again.
     test = folder / TEST
     test.write_text(test.read_text() + "def test_size():\n    assert one(7) == 21\n")
-    alive = sum(not line["caught"] for line in found.values())
-    assert f"{len(found)} changes, {alive} to try" in run(folder, "--limit", "5").stderr
+    alive = sum(not line["caught"] for line in by_change.values())
+    assert f"{len(by_change)} changes, {alive} to try" in run(folder, "--limit", "5").stderr
     written = folder / "MUTATION.md"
     text = run(folder, "--report", "--write", str(written)).stdout
     assert written.read_text().strip() == text.strip()

@@ -55,9 +55,9 @@ def pieces(name, z, beta, times=1.0):
     return logs, penalty
 
 
-def saved(found):
-    weight = found.scale_ if found.name == "vector" else found.weight_
-    return torch.cat((weight.flatten(), found.intercept_)).numpy()
+def saved(calibrator):
+    weight = calibrator.scale_ if calibrator.name == "vector" else calibrator.weight_
+    return torch.cat((weight.flatten(), calibrator.intercept_)).numpy()
 
 
 def slopes(function, at, step=1e-5):
@@ -79,14 +79,14 @@ def smoothing(logs, y):
 @pytest.mark.parametrize(("objective", "loss"), [("focal", focal), ("label_smoothing", smoothing)])
 def test_it_is_scipys_optimum(name, objective, loss):
     z, y = sample(250, 3)
-    found = get(name, objective=objective, **options(name)).fit(z, y)
+    calibrator = get(name, objective=objective, **options(name)).fit(z, y)
     beta = 1 / float(get("temperature", objective=objective).fit(z, y).temperature_)
     logs, penalty = pieces(name, z, beta)
 
     def value(flat):
         return loss(logs(flat), y.numpy()) + penalty(flat)
 
-    at = saved(found)
+    at = saved(calibrator)
     assert np.abs(slopes(value, at)).max() < 1e-5
     best = minimize(value, at * 0 + 0.2, method="BFGS", options={"gtol": 1e-7})
     assert value(at) <= best.fun + 1e-8
@@ -109,15 +109,15 @@ def test_class_scaled_is_a_fixed_point(name, how):
     times = 10_000 if name == "dirichlet" else 100  # of which its diagonal has a hundredth
     z[y == 0] = z[y == 0].roll(1, 0)[:, torch.tensor([1, 0, 3, 2])]  # says little
     given = {"objective": "class_scaled", "objective_options": {"normalisation": how}}
-    found = get(name, **given, **options(name, times)).fit(z, y)
+    calibrator = get(name, **given, **options(name, times)).fit(z, y)
     beta = 1 / float(get("temperature", **given).fit(z, y).temperature_)
     logs, penalty = pieces(name, z, beta, times)
-    at = saved(found)
+    at = saved(calibrator)
     base = class_losses(logs(at), y.numpy())
     scaled = (base - base.mean()) / base.std(ddof=1)
     if how == "mm":
         scaled = (base - base.min()) / (base.max() - base.min())
-    alpha, b = found.facts_["alpha"], found.facts_["beta"]
+    alpha, b = calibrator.facts_["alpha"], calibrator.facts_["beta"]
     weights = 1 + b / (1 + np.exp(-scaled / alpha)) - b / 2
     weights /= weights.sum()
 
@@ -150,14 +150,14 @@ def test_the_likelihood_as_an_objective_is_the_fast_path(full):
 def test_an_infinite_ridge_is_the_objectives_temperature(name, objective):
     z, y = sample(200, 4)
     held = {"strength": math.inf} | ({} if name == "vector" else {"off_diagonal": math.inf})
-    found = get(name, objective=objective, **held).fit(z, y)
+    calibrator = get(name, objective=objective, **held).fit(z, y)
     plain = get("temperature", objective=objective).fit(z, y)
     if objective == "ece":  # two searches of a function with steps
-        value = float(ece(found(z), y))
+        value = float(ece(calibrator(z), y))
         assert value == pytest.approx(float(ece(plain(z), y)), abs=1 / 200)
     else:
         torch.testing.assert_close(
-            found.predict_proba(z), plain.predict_proba(z), atol=1e-6, rtol=0
+            calibrator.predict_proba(z), plain.predict_proba(z), atol=1e-6, rtol=0
         )
 
 
@@ -165,7 +165,7 @@ def test_an_infinite_ridge_is_the_objectives_temperature(name, objective):
 def test_soft_binned_error_is_lower_than_at_its_temperature(name):
     z, y = sample(400, 4, seed=7)
     objective = get_objective("sb_ece")
-    found = get(name, objective="sb_ece", **options(name)).fit(z, y)
+    calibrator = get(name, objective="sb_ece", **options(name)).fit(z, y)
     temperature = get("temperature", objective="sb_ece").fit(z, y)
     beta = 1 / float(temperature.temperature_)
     _, penalty = pieces(name, z, beta)
@@ -175,18 +175,18 @@ def test_soft_binned_error_is_lower_than_at_its_temperature(name):
 
         return float(objective.loss(rows_after(mapped, y)))
 
-    assert value(found(z)) + penalty(saved(found)) <= value(temperature(z)) + 1e-9
+    assert value(calibrator(z)) + penalty(saved(calibrator)) <= value(temperature(z)) + 1e-9
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ece_is_the_likelihoods_map_at_one_temperature_and_not_higher(name):
     z, y = sample(400, 4, seed=7)
     plain = get(name, **options(name)).fit(z, y)
-    found = get(name, objective="ece", **options(name)).fit(z, y)
-    ratio = saved(plain) / saved(found)
+    calibrator = get(name, objective="ece", **options(name)).fit(z, y)
+    ratio = saved(plain) / saved(calibrator)
     assert ratio == pytest.approx(ratio[0], rel=1e-6)
-    assert float(ece(found(z), y)) <= float(ece(plain(z), y)) + 1e-9
-    assert found.summary_["changed"] == plain.summary_["changed"]
+    assert float(ece(calibrator(z), y)) <= float(ece(plain(z), y)) + 1e-9
+    assert calibrator.summary_["changed"] == plain.summary_["changed"]
 
 
 @pytest.mark.sampled(count=7)
@@ -200,11 +200,11 @@ def test_small_sets_and_saved_options(name, objective):
         (torch.eye(3).repeat(4, 1) * 3, torch.arange(3).repeat(4)),  # separable
         (torch.eye(3)[:2].repeat(6, 1), torch.tensor([0, 1, 1] * 4)),  # a class without rows
     ):
-        found = get(name, objective=objective).fit(z, y)
-        assert found.predict_proba(z).isfinite().all()
-    fresh = get(name, **json.loads(json.dumps(found.options())))
-    fresh.load_state_dict(found.state_dict())
-    assert torch.equal(fresh(z), found(z))
+        calibrator = get(name, objective=objective).fit(z, y)
+        assert calibrator.predict_proba(z).isfinite().all()
+    fresh = get(name, **json.loads(json.dumps(calibrator.options())))
+    fresh.load_state_dict(calibrator.state_dict())
+    assert torch.equal(fresh(z), calibrator(z))
     assert fresh.objective == objective
 
 

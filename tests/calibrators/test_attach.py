@@ -57,14 +57,14 @@ def test_the_output_keeps_its_kind(kind):
     made, taken = KINDS[kind]
     model, calibrator = Giving(made), fitted("temperature")
     rows = torch.randn(7, 5)
-    plain, found = model(rows), calibrant.attach(model, calibrator)(rows)
-    assert type(found) is type(plain)
-    assert torch.equal(taken(found), calibrator(taken(plain)))
-    assert not torch.equal(taken(found), taken(plain))
+    plain, output = model(rows), calibrant.attach(model, calibrator)(rows)
+    assert type(output) is type(plain)
+    assert torch.equal(taken(output), calibrator(taken(plain)))
+    assert not torch.equal(taken(output), taken(plain))
     if kind != "tensor":
-        hidden = found[1] if isinstance(found, (tuple, list)) else None
-        hidden = found["hidden"] if isinstance(found, dict) else hidden
-        hidden = found.hidden if hidden is None else hidden
+        hidden = output[1] if isinstance(output, (tuple, list)) else None
+        hidden = output["hidden"] if isinstance(output, dict) else hidden
+        hidden = output.hidden if hidden is None else hidden
         assert hidden is rows
 
 
@@ -110,8 +110,8 @@ def test_a_column_of_binary_scores_stays_a_column():
     logits, labels = overconfident(classes=2)
     calibrator = fit("temperature", logits[:, 1] - logits[:, 0], labels)
     model, rows = nn.Linear(5, 1), torch.randn(6, 5)
-    found = calibrant.attach(model, calibrator)(rows)
-    assert torch.equal(found, calibrator(model(rows).squeeze(1)).unsqueeze(1))
+    output = calibrant.attach(model, calibrator)(rows)
+    assert torch.equal(output, calibrator(model(rows).squeeze(1)).unsqueeze(1))
 
 
 def test_probabilities_stay_probabilities():
@@ -119,9 +119,9 @@ def test_probabilities_stay_probabilities():
     calibrator = fit("temperature", torch.from_numpy(logits).softmax(1), labels, from_logits=False)
     model = nn.Sequential(nn.Linear(5, 4), nn.Softmax(1))
     rows = torch.randn(6, 5)
-    found = calibrant.attach(model, calibrator)(rows)
-    torch.testing.assert_close(found, calibrator.predict_proba(model(rows)))
-    torch.testing.assert_close(found.sum(1), torch.ones(6))
+    output = calibrant.attach(model, calibrator)(rows)
+    torch.testing.assert_close(output, calibrator.predict_proba(model(rows)))
+    torch.testing.assert_close(output.sum(1), torch.ones(6))
 
 
 @pytest.mark.parametrize("name", ROWS)

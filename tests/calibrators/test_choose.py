@@ -113,14 +113,14 @@ def of_two_kinds(num_rows, seed=0):
 def test_a_mixture_is_taken_only_where_it_beats_each_by_more_than_chance(tmp_path):
     val, test = of_two_kinds(3000), of_two_kinds(5000, seed=1)
     made = calibrate(val, menu=TWO_FAULTS)
-    found = {c.method: c for c in made.choice_.candidates}
+    by_method = {c.method: c for c in made.choice_.candidates}
     assert made.name == "mixture"
     assert "A mixture is chosen (" in made.choice_.explanation
     assert sum(made.choice_.shares.values()) == pytest.approx(1.0)
     assert list(made.members) == list(made.choice_.shares)
-    assert np.isfinite(found["mixture"].ece)
-    singles = [c for name, c in found.items() if name != "mixture"]
-    assert all(c.nll - found["mixture"].nll > c.nll_error for c in singles)
+    assert np.isfinite(by_method["mixture"].ece)
+    singles = [c for name, c in by_method.items() if name != "mixture"]
+    assert all(c.nll - by_method["mixture"].nll > c.nll_error for c in singles)
     after = apply(made, test)
     mixed = metrics.nll(after.array, after.labels)
     for name in TWO_FAULTS[:-1]:
@@ -170,19 +170,19 @@ def test_applying_needs_the_same_kind_and_number_of_classes():
 
 
 def test_ranking_puts_the_right_method_first():
-    found = rank(draw(3000, temperature=2.5), methods=CHEAP, splits=3).to_frame()
-    assert found.index[-1] == "identity"
-    assert set(FIGURES) <= set(found.columns)
-    assert found.loc["temperature", "nll"] < found.loc["identity", "nll"]
-    assert (found["nll_error"] > 0).all()
+    ranking = rank(draw(3000, temperature=2.5), methods=CHEAP, splits=3).to_frame()
+    assert ranking.index[-1] == "identity"
+    assert set(FIGURES) <= set(ranking.columns)
+    assert ranking.loc["temperature", "nll"] < ranking.loc["identity", "nll"]
+    assert (ranking["nll_error"] > 0).all()
 
 
 def test_ranking_on_a_given_test_set_has_no_spread():
-    found = rank(draw(500), draw(400, seed=1), methods=CHEAP)
-    assert found.values.shape == (3, 1, 7)
-    assert "nll_error" not in found.to_frame().columns
+    ranking = rank(draw(500), draw(400, seed=1), methods=CHEAP)
+    assert ranking.values.shape == (3, 1, 7)
+    assert "nll_error" not in ranking.to_frame().columns
     expected = metrics.nll(draw(400, seed=1).array, draw(400, seed=1).labels)
-    assert found.to_frame().loc["identity", "nll"] == pytest.approx(expected, rel=1e-6)
+    assert ranking.to_frame().loc["identity", "nll"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.sampled(count=1)

@@ -176,8 +176,8 @@ def test_a_binary_score_is_a_pair_of_logits(name):
     assert single.calibrate(score).shape == score.shape
     assert_probabilities(single.predict_proba(score), score.shape)
     assert_probabilities(double.predict_proba(logits), logits.shape)
-    found = double.predict_proba(pair)[:, 1]
-    np.testing.assert_allclose(single.predict_proba(score), found, atol=1e-6)
+    positive = double.predict_proba(pair)[:, 1]
+    np.testing.assert_allclose(single.predict_proba(score), positive, atol=1e-6)
 
 
 @every_row

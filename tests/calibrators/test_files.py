@@ -238,8 +238,10 @@ def test_damage_is_refused_or_harmless(data, file):
 
 def test_importing_the_calibrators_loads_nothing_heavy():
     code = "import sys, calibrant.calibrators, calibrant; calibrant.load; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[0] for name in found.stdout.split()}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in process.stdout.split()}
     assert not loaded & {"sklearn", "scipy", "safetensors", "pandas", "onnx", "onnxruntime"}
 
 
@@ -265,8 +267,8 @@ def test_a_compiled_one_agrees(name):
     made = fitted(name)
     logits = torch.from_numpy(sample(name, rows=33, seed=4)[0])
     torch._dynamo.reset()  # it counts what was compiled before
-    found = torch.compile(made, backend="eager", fullgraph=True)(logits)
-    torch.testing.assert_close(found, made(logits), atol=1e-6, rtol=1e-6)
+    output = torch.compile(made, backend="eager", fullgraph=True)(logits)
+    torch.testing.assert_close(output, made(logits), atol=1e-6, rtol=1e-6)
 
 
 def onnx_run(path, logits):

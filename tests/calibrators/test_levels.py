@@ -92,10 +92,10 @@ def plain_edges(odds, num_levels, binning):
 def plain_fit(rows, num_levels, binning):
     odds = [plain_odds(row) for row in rows]
     edges = plain_edges(odds, num_levels, binning)
-    found = [[] for _ in range(len(edges) + 1)]
+    levels = [[] for _ in range(len(edges) + 1)]
     for x in odds:
-        found[sum(edge < x for edge in edges)].append(plain_confidence(x))
-    return edges, [math.fsum(level) / len(level) for level in found]
+        levels[sum(edge < x for edge in edges)].append(plain_confidence(x))
+    return edges, [math.fsum(level) / len(level) for level in levels]
 
 
 def plain_map(row, edges, values):
@@ -112,8 +112,8 @@ def plain_map(row, edges, values):
 
 def plain(rows, new, num_levels, binning):
     edges, values = plain_fit(rows, num_levels, binning)
-    found = [plain_map(row, edges, values) for row in new]
-    return np.array([q for q, _ in found]), np.array([left for _, left in found]), values
+    probs = [plain_map(row, edges, values) for row in new]
+    return np.array([q for q, _ in probs]), np.array([left for _, left in probs]), values
 
 
 @both
@@ -178,8 +178,8 @@ def test_confidences_are_at_most_num_levels(binning, dtype):
     new = drawn(5000, seed=3)[0].astype(dtype)
     made = fit(logits.astype(dtype), labels, num_levels=4, binning=binning)
     alone = torch.from_numpy(made.scaler.calibrate(new)).log_softmax(1).numpy()
-    found = made.calibrate(new)
-    levels = found.max(1)[(found != alone).any(1)]
+    calibrated = made.calibrate(new)
+    levels = calibrated.max(1)[(calibrated != alone).any(1)]
     assert len(levels) > 4000
     assert len(np.unique(levels)) == 4
 
@@ -315,8 +315,8 @@ def test_uniform_rows_stay_uniform(classes):
     made = fit(np.zeros((40, classes)), np.arange(40) % classes)
     assert made.levels_.tolist() == pytest.approx([1 / classes], abs=1e-12)
     assert made.levels_[0] > 1 / classes
-    found = made.predict_proba(np.zeros((2, classes)))
-    np.testing.assert_allclose(found, 1 / classes, atol=1e-12)
+    probs = made.predict_proba(np.zeros((2, classes)))
+    np.testing.assert_allclose(probs, 1 / classes, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -340,9 +340,9 @@ def test_what_is_left_of_a_level_near_one_keeps_its_digits(dtype, close):
     made = fit(logits, np.zeros(40, dtype=np.int64), scaling="identity", num_levels=1)
     others = 1 + math.exp(-1)
     missing = np.mean([others / (others + math.exp(gap)) for gap in gaps])
-    found = made.calibrate(logits[:4])
-    np.testing.assert_allclose(np.exp(found[:, 1:]).sum(1), missing, rtol=close)
-    np.testing.assert_allclose(found[:, 1] - found[:, 2], 1.0, rtol=close)
+    calibrated = made.calibrate(logits[:4])
+    np.testing.assert_allclose(np.exp(calibrated[:, 1:]).sum(1), missing, rtol=close)
+    np.testing.assert_allclose(calibrated[:, 1] - calibrated[:, 2], 1.0, rtol=close)
 
 
 @both
@@ -410,26 +410,26 @@ def test_table_equals_counting():
     # Log-odds of 1 and 3: 20 rows with 12 hits, and 10 with 10.
     score = np.repeat([1.0, 3.0], [20, 10])
     labels = np.array([1] * 12 + [0] * 8 + [1] * 10)
-    found = fit(score, labels, scaling="identity", num_levels=2, binning="mass").table()
+    table = fit(score, labels, scaling="identity", num_levels=2, binning="mass").table()
     names = ["level", "confidence", "rows", "accuracy", "low", "high", "holds"]
-    assert list(found.columns) == names
-    assert found["holds"].tolist() == [
+    assert list(table.columns) == names
+    assert table["holds"].tolist() == [
         low <= confidence <= high
         for confidence, low, high in zip(
-            found["confidence"], found["low"], found["high"], strict=True
+            table["confidence"], table["low"], table["high"], strict=True
         )
     ]
-    assert found["level"].tolist() == [1, 2]
-    assert found["confidence"].tolist() == pytest.approx(
+    assert table["level"].tolist() == [1, 2]
+    assert table["confidence"].tolist() == pytest.approx(
         [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(-3))], abs=1e-12
     )
-    assert found["rows"].tolist() == [20, 10]
-    assert found["accuracy"].tolist() == [0.6, 1.0]
+    assert table["rows"].tolist() == [20, 10]
+    assert table["accuracy"].tolist() == [0.6, 1.0]
     z2 = 1.959963984540054**2
     half = math.sqrt(z2) * math.sqrt(0.6 * 0.4 / 20 + z2 / 1600)
     first = [(0.6 + z2 / 40 + sign * half) / (1 + z2 / 20) for sign in (-1, 1)]
-    assert found["low"].tolist() == pytest.approx([first[0], 10 / (10 + z2)], abs=1e-9)
-    assert found["high"].tolist() == pytest.approx([first[1], 1.0], abs=1e-9)
+    assert table["low"].tolist() == pytest.approx([first[0], 10 / (10 + z2)], abs=1e-9)
+    assert table["high"].tolist() == pytest.approx([first[1], 1.0], abs=1e-9)
     with pytest.raises(InputError, match="not fitted"):
         get("levels").table()
 

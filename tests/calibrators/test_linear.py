@@ -92,7 +92,7 @@ def test_the_solver_reaches_the_optimum_to_1e_6(full: bool) -> None:
     ridge = Ridge(1.0, 3.0, 7.0)
     zero = torch.zeros(4 if full else 2, 3, dtype=torch.float64)
     weights = ridge.weights(zero)
-    found = minimise(problem, ridge, zero, tolerance=1e-17, most=500)
+    solution = minimise(problem, ridge, zero, tolerance=1e-17, most=500)
 
     def naive(flat: Any) -> float:
         c = flat.reshape(zero.shape)
@@ -101,10 +101,10 @@ def test_the_solver_reaches_the_optimum_to_1e_6(full: bool) -> None:
         return float(loss + 0.5 * (weights.numpy() * c**2).sum())
 
     best = minimize(naive, zero.numpy().ravel(), method="BFGS", options={"gtol": 1e-9})
-    value, gradient = problem.value_and_gradient(found, weights)
-    assert value == pytest.approx(naive(found.numpy().ravel()), rel=1e-12)
+    value, gradient = problem.value_and_gradient(solution, weights)
+    assert value == pytest.approx(naive(solution.numpy().ravel()), rel=1e-12)
     assert float(gradient.abs().max()) < 1e-6  # the optimality condition
-    np.testing.assert_allclose(found.numpy().ravel(), best.x, atol=1e-6)
+    np.testing.assert_allclose(solution.numpy().ravel(), best.x, atol=1e-6)
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -113,8 +113,8 @@ def test_gradient_and_curvature_are_those_of_the_value(full: bool) -> None:
     problem = RidgeProblem(to_blocks(torch.as_tensor(z), torch.as_tensor(y)), 0.7)
     start = torch.zeros(4 if full else 2, 3, dtype=torch.float64)
     weights = Ridge(1.0, 2.0, 3.0).weights(start)
-    found = problem.curvature(start)
-    curvature = found.diagonal + weights
+    actual = problem.curvature(start)
+    curvature = actual.diagonal + weights
     _, gradient = problem.value_and_gradient(start, weights)
     for i in range(start.shape[0]):
         for j in range(3):
@@ -127,7 +127,7 @@ def test_gradient_and_curvature_are_those_of_the_value(full: bool) -> None:
             assert float(curvature[i, j]) == pytest.approx(second, rel=1e-6)
             if i < start.shape[0] - 1:  # with the class's own intercept
                 crossed = float(slope_up[-1, j] - slope_down[-1, j]) / 2e-5
-                assert float(found.crossed[i, j]) == pytest.approx(crossed, rel=1e-6, abs=1e-8)
+                assert float(actual.crossed[i, j]) == pytest.approx(crossed, rel=1e-6, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,8 +151,8 @@ def test_an_infinite_off_diagonal_is_vector_scaling() -> None:
 def test_a_shift_of_a_rows_logits_changes_nothing(name: str) -> None:
     z, y = draw(200, 4, tilt=0.4)
     shifted = z + np.linspace(-5, 5, len(z))[:, None]
-    one, other = fitted(name, z, y), fitted(name, shifted, y)
-    np.testing.assert_allclose(one.predict_proba(z), other.predict_proba(shifted), atol=1e-5)
+    first, other = fitted(name, z, y), fitted(name, shifted, y)
+    np.testing.assert_allclose(first.predict_proba(z), other.predict_proba(shifted), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,8 +161,8 @@ def test_the_scale_of_logits_changes_nothing(name: str) -> None:
     options = {"strength": 2.0} if name == "vector" else {"strength": 2.0, "off_diagonal": 2.0}
     if name == "dirichlet":
         pytest.skip("ln softmax is not homogeneous")
-    one, other = fitted(name, z, y, **options), fitted(name, 10 * z, y, **options)
-    np.testing.assert_allclose(one.predict_proba(z), other.predict_proba(10 * z), atol=1e-4)
+    first, other = fitted(name, z, y, **options), fitted(name, 10 * z, y, **options)
+    np.testing.assert_allclose(first.predict_proba(z), other.predict_proba(10 * z), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,8 +255,8 @@ def test_it_exports(name: str) -> None:
 def test_binary_dense_and_probabilities(name: str) -> None:
     z, y = draw(200, 2)
     score = z[:, 1] - z[:, 0]
-    one, two = fitted(name, score, y), fitted(name, z, y)
-    np.testing.assert_allclose(one.predict_proba(score), two.predict_proba(z)[:, 1], atol=1e-6)
+    first, second = fitted(name, score, y), fitted(name, z, y)
+    np.testing.assert_allclose(first.predict_proba(score), second.predict_proba(z)[:, 1], atol=1e-6)
     z, y = draw(240, 3)
     dense = z.reshape(4, 6, 10, 3).transpose(0, 3, 1, 2)
     flat, deep = fitted(name, z, y), fitted(name, dense, y.reshape(4, 6, 10))

@@ -98,14 +98,14 @@ def test_the_gradient_is_that_of_autograd(head, count):
         for value, mask in zip(made.parts(made.values), made.parts(made.mask), strict=True)
     ]
     loss = 0.0
-    for one in range(count):
-        out = features @ leaves[0][:, one] + leaves[1][one]
+    for place in range(count):
+        out = features @ leaves[0][:, place] + leaves[1][place]
         if head == "bottleneck":
-            out = torch.relu(out) @ leaves[2][one] + leaves[3][one]
+            out = torch.relu(out) @ leaves[2][place] + leaves[3][place]
         loss = loss + nn.functional.cross_entropy(out, target)
     expected = torch.autograd.grad(loss, leaves)
-    for found, wanted in zip(made.parts(made.slope), expected, strict=True):
-        torch.testing.assert_close(found, wanted, atol=1e-14, rtol=1e-12)
+    for slope, wanted in zip(made.parts(made.slope), expected, strict=True):
+        torch.testing.assert_close(slope, wanted, atol=1e-14, rtol=1e-12)
 
 
 def naive_step(weights, biases, velocity, masks, features, target, *, rule, lr, mu, decay):
@@ -167,9 +167,9 @@ def test_steps_are_those_worked_out_number_by_number(rule):
             weight, bias, velocity, masks, features.tolist(), target.tolist(),
             rule=rule, lr=0.1, mu=0.9, decay=0.01,
         )  # fmt: skip
-    found = made.parts(made.values)
-    torch.testing.assert_close(found[0].squeeze(1), torch.tensor(weight, dtype=torch.float64))
-    torch.testing.assert_close(found[1].squeeze(0), torch.tensor(bias, dtype=torch.float64))
+    values = made.parts(made.values)
+    torch.testing.assert_close(values[0].squeeze(1), torch.tensor(weight, dtype=torch.float64))
+    torch.testing.assert_close(values[1].squeeze(0), torch.tensor(bias, dtype=torch.float64))
     held = torch.tensor(velocity[0], dtype=torch.float64)
     torch.testing.assert_close(made.parts(made.velocity)[0].squeeze(1), held)
 
@@ -207,8 +207,8 @@ def test_biases_are_never_masked_and_weights_at_the_given_rate():
     first, first_bias, second, second_bias = (part.clone() for part in made.parts(made.mask))
     assert bool((first_bias == 1).all() and (second_bias == 1).all())
     assert set(first.unique().tolist()) == {0.0, 1.0}
-    for one, share in enumerate(shares):
-        for weights in (first[:, one], second[one]):
+    for head, share in enumerate(shares):
+        for weights in (first[:, head], second[head]):
             error = math.sqrt(share * (1 - share) / weights.numel())
             assert abs(float((weights == 0).double().mean()) - share) <= 5 * error
     # The same bits for all: what a dense head masks, a sparser one masks too.
@@ -228,13 +228,13 @@ def test_the_sparsity_follows_equations_12_and_13():
         gap = confidence[t - 1] - 0.95 * accuracy[t - 1]
         s += max(-eta, min(eta, gap))
         expected.append(s)
-    found = sparsity_trace(confidence, accuracy, gamma=0.95)
-    assert found == pytest.approx(expected, abs=1e-15)
+    trace = sparsity_trace(confidence, accuracy, gamma=0.95)
+    assert trace == pytest.approx(expected, abs=1e-15)
     # In numbers: +0.0316 (clipped at η_1), +0.01 (η_2), −0.001, +0.001 (η_4).
-    assert found[1] == pytest.approx(0.5 + 0.1 / math.sqrt(10))
-    assert found[2] - found[1] == pytest.approx(0.01)
-    assert found[3] - found[2] == pytest.approx(0.93 - 0.95 * 0.98)
-    assert found[4] - found[3] == pytest.approx(0.001)
+    assert trace[1] == pytest.approx(0.5 + 0.1 / math.sqrt(10))
+    assert trace[2] - trace[1] == pytest.approx(0.01)
+    assert trace[3] - trace[2] == pytest.approx(0.93 - 0.95 * 0.98)
+    assert trace[4] - trace[3] == pytest.approx(0.001)
 
 
 def test_eta_decays_from_a_tenth_to_a_thousandth():
@@ -258,9 +258,9 @@ def test_the_sparsity_is_held_between_0_and_98_percent():
 
 def test_as_printed_overconfidence_keeps_more():
     printed = Settings(reading="printed", schedule="constant")
-    found = sparsity_trace([1.0] * 20, [0.5] * 20, gamma=0.9, settings=printed)
-    assert found[1] == pytest.approx(0.45)
-    assert found[-1] == 0.0  # q runs to 1
+    trace = sparsity_trace([1.0] * 20, [0.5] * 20, gamma=0.9, settings=printed)
+    assert trace[1] == pytest.approx(0.45)
+    assert trace[-1] == 0.0  # q runs to 1
     assert next_sparsity(0.97, 0.0, 1.0, gamma=1, eta=0.1, reading="printed") == 1.0
 
 
@@ -268,10 +268,10 @@ def test_as_printed_overconfidence_keeps_more():
 def test_training_obeys_its_own_trace(options):
     features, target = clusters()
     how = Settings(**SMALL, **options)
-    found = train_head(features, target, 4, settings=how, gammas=(0.93,)).chosen
-    assert len(found.confidence) == len(found.accuracy) == 6
-    expected = sparsity_trace(found.confidence, found.accuracy, gamma=0.93, settings=how)
-    assert found.sparsity == expected
+    head = train_head(features, target, 4, settings=how, gammas=(0.93,)).chosen
+    assert len(head.confidence) == len(head.accuracy) == 6
+    expected = sparsity_trace(head.confidence, head.accuracy, gamma=0.93, settings=how)
+    assert head.sparsity == expected
     assert len(set(expected)) > 3
 
 
@@ -339,8 +339,8 @@ def test_heads_side_by_side_are_the_same_as_one_by_one():
         np.testing.assert_allclose(run.confidence, alone.chosen.confidence, atol=1e-9)
         assert run.validation_ece == pytest.approx(alone.chosen.validation_ece, abs=1e-9)
         if run is together.chosen:
-            for found, wanted in zip(together.layers, alone.layers, strict=True):
-                torch.testing.assert_close(found[0], wanted[0], atol=1e-9, rtol=1e-9)
+            for layer, wanted in zip(together.layers, alone.layers, strict=True):
+                torch.testing.assert_close(layer[0], wanted[0], atol=1e-9, rtol=1e-9)
 
 
 def test_gammas_share_a_head_until_they_part(monkeypatch):
@@ -418,7 +418,7 @@ def test_table_5_goes_step_by_step():
     changed = []
     for before, after in pairwise(rows):
         pairs = zip(dataclasses.astuple(before), dataclasses.astuple(after), strict=True)
-        changed.append(sum(one != other for one, other in pairs))
+        changed.append(sum(step != other for step, other in pairs))
     assert changed == [1, 1, 1, 1]
     assert rows[0].head == "linear"
     assert not rows[0].restrict_gradient
@@ -492,13 +492,13 @@ def test_options_that_cannot_be_are_refused(options, says):
 def test_a_seed_gives_the_same_bits_and_another_others():
     features, target = clusters()
     held = clusters(seed=1)
-    one, two, other = (
+    first, again, other = (
         get("mac_cal_head", seed=seed, **SMALL).fit(features, target, validation=held)
         for seed in (0, 0, 1)
     )
-    assert torch.equal(one(features), two(features))
-    assert one.summary_ == two.summary_
-    assert not torch.equal(one(features), other(features))
+    assert torch.equal(first(features), again(features))
+    assert first.summary_ == again.summary_
+    assert not torch.equal(first(features), other(features))
 
 
 def test_a_class_without_rows():
@@ -596,17 +596,17 @@ def test_the_head_takes_the_place_of_the_last_layer(tmp_path):
     loaded = calibrant.load(made.save(tmp_path / "head.safetensors"))
     assert loaded.class_names_ == ("a", "b", "c", "d")
     whole = calibrant.attach(body, loaded).eval()
-    found = whole(rows)
-    assert found.shape == (300, 4)
-    assert torch.equal(found, made(body(rows)))
-    assert float((found.argmax(1) == target).double().mean()) > 0.7
+    output = whole(rows)
+    assert output.shape == (300, 4)
+    assert torch.equal(output, made(body(rows)))
+    assert float((output.argmax(1) == target).double().mean()) > 0.7
 
     class Giving(nn.Module):
         def forward(self, x):
             return body(x), x
 
     logits, kept = calibrant.attach(Giving(), loaded)(rows)
-    assert torch.equal(logits, found)
+    assert torch.equal(logits, output)
     assert torch.equal(kept, rows)
 
     class Naming(nn.Module):
@@ -646,7 +646,9 @@ def test_heads_are_never_chosen_and_ask_for_features(monkeypatch):
     with pytest.raises(InputError, match="takes features, not predictions"):
         calibrators.apply(get("mac_cal_head", **SMALL).fit(logits, labels), scores)
     chosen = calibrant.calibrate(scores, menu=["temperature", "mac_cal_head"]).choice_
-    (note,) = [one.note for one in chosen.candidates if one.method == "mac_cal_head"]
+    (note,) = [
+        candidate.note for candidate in chosen.candidates if candidate.method == "mac_cal_head"
+    ]
     assert "is fitted on features" in note
     monkeypatch.setattr(sys.modules["calibrant.calibrators.rank"], "_measure", lambda *_: [0.0] * 7)
     ranked = calibrators.rank(scores, scores)
@@ -658,10 +660,10 @@ def test_heads_are_never_chosen_and_ask_for_features(monkeypatch):
 def test_a_device_gives_a_head_as_good():
     features, target = clusters(rows=2000)
     here = get("mac_cal_head").fit(features, target)
-    there = get("mac_cal_head").fit(features.cuda(), target.cuda())
-    assert there.weight_.is_cuda
+    on_device = get("mac_cal_head").fit(features.cuda(), target.cuda())
+    assert on_device.weight_.is_cuda
     for key in ("nll_after", "accuracy_after"):
-        assert there.summary_[key] == pytest.approx(here.summary_[key], abs=0.03)
+        assert on_device.summary_[key] == pytest.approx(here.summary_[key], abs=0.03)
 
 
 # The command line.
@@ -688,7 +690,7 @@ def folder(tmp_path_factory):
 
 
 def run(*arguments):
-    return runner.invoke(app, [str(one) for one in arguments])
+    return runner.invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])
@@ -831,7 +833,7 @@ def test_an_overfitted_network_on_digits_is_repaired():
             ratios[name].append(float(metrics.ece(head(features[test]), target[test])) / before)
         right = float(metrics.accuracy(made["usual"](features[test]), target[test]))
         lost.append(float(metrics.accuracy(logits[test], target[test])) - right)
-    means = {name: sum(found) / len(found) for name, found in ratios.items()}
+    means = {name: sum(ratio) / len(ratio) for name, ratio in ratios.items()}
     assert means["plain"] > 0.9, ratios  # the masks do it, not the retraining
     assert means["usual"] < 0.75, ratios
     assert means["chosen"] < 0.65, ratios

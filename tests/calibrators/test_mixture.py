@@ -30,8 +30,8 @@ def drawn(rows=400, classes=3, seed=0):
 def test_weights_are_the_least_of_a_grid():
     losses = np.random.default_rng(0).gamma(1.5, size=(3, 200))
     losses[0] *= 0.8
-    found = stack_weights(losses)
-    assert found.sum() == pytest.approx(1.0)
+    weights = stack_weights(losses)
+    assert weights.sum() == pytest.approx(1.0)
 
     def loss(w):
         return -sum(
@@ -39,14 +39,14 @@ def test_weights_are_the_least_of_a_grid():
         )
 
     grid = [(a / 20, b / 20, 1 - (a + b) / 20) for a in range(21) for b in range(21 - a)]
-    assert loss(found) <= min(loss(w) for w in grid) + 1e-3
-    assert float(mix_losses(losses, found).sum()) == pytest.approx(loss(found), rel=1e-9)
+    assert loss(weights) <= min(loss(w) for w in grid) + 1e-3
+    assert float(mix_losses(losses, weights).sum()) == pytest.approx(loss(weights), rel=1e-9)
 
 
 def test_a_worse_copy_gets_nothing_and_infinite_losses_are_met():
     losses = np.random.default_rng(1).gamma(1.5, size=(1, 300))
-    found = stack_weights(np.concatenate((losses, losses + 0.5)))
-    assert found[1] < 0.02
+    weights = stack_weights(np.concatenate((losses, losses + 0.5)))
+    assert weights[1] < 0.02
     certain = np.array([[0.0, 800.0], [0.7, 0.7]])
     assert np.isfinite(mix_losses(certain, stack_weights(certain))).all()
 
@@ -55,29 +55,29 @@ def test_a_mixture_is_measured_with_weights_of_other_folds():
     rng = np.random.default_rng(2)
     assigned = np.arange(60) % 3
     parts = [HeldOut(rng.gamma(1.0, size=60), []) for _ in range(2)]
-    found = mix_held_out(parts, torch.zeros(60, dtype=torch.int64), assigned)
-    assert found.errors == []  # without outputs no ECE
-    both = np.stack([one.losses for one in parts])
+    mixed = mix_held_out(parts, torch.zeros(60, dtype=torch.int64), assigned)
+    assert mixed.errors == []  # without outputs no ECE
+    both = np.stack([part.losses for part in parts])
     for fold in range(3):
         weights = stack_weights(both[:, assigned != fold])
         expected = [
             -math.log(sum(w * math.exp(-both[m, n]) for m, w in enumerate(weights)))
             for n in np.flatnonzero(assigned == fold)
         ]
-        np.testing.assert_allclose(found.losses[assigned == fold], expected, rtol=1e-9)
+        np.testing.assert_allclose(mixed.losses[assigned == fold], expected, rtol=1e-9)
 
 
 def test_rows_held_out_are_not_fitted_on():
     x, y = drawn(90)
     assigned = assign_folds(y.numpy(), 3, 0)
-    found = hold_out("temperature", x, y, assigned, keep_outputs=True)
+    held_out = hold_out("temperature", x, y, assigned, keep_outputs=True)
     for fold in range(3):
         out, rest = assigned == fold, assigned != fold
         made = get("temperature").fit(x[rest], y[rest])
         logs = torch.log_softmax(made.calibrate(x[out]).double(), 1)
         expected = -logs.gather(1, y[out].unsqueeze(1)).squeeze(1).numpy()
-        np.testing.assert_allclose(found.losses[out], expected, atol=1e-6)
-        torch.testing.assert_close(found.outputs[out], logs.float())
+        np.testing.assert_allclose(held_out.losses[out], expected, atol=1e-6)
+        torch.testing.assert_close(held_out.outputs[out], logs.float())
 
 
 def test_the_map_is_the_mean_of_its_members_probabilities():

@@ -46,7 +46,7 @@ def test_derivatives_are_those_of_the_loss(classes):
     keep = torch.from_numpy(np.random.default_rng(1).random((3, 40)) < 0.7).double()
     at = 0.3 * torch.randn(3, 2, classes, generator=torch.Generator().manual_seed(0)).double()
     fits = NarrowFits(x.t().contiguous(), y, 0.8, keep)
-    found = fits.at(at)
+    derivatives = fits.at(at)
     none = Ridge(0.0, 0.0)
     for f in range(3):
         here = at[f].clone().requires_grad_()
@@ -57,9 +57,13 @@ def test_derivatives_are_those_of_the_loss(classes):
         value = loss(here)
         (gradient,) = torch.autograd.grad(value, here)
         hessian = torch.autograd.functional.hessian(loss, at[f]).reshape(2 * classes, -1)
-        assert float((found.losses[f] * keep[f]).sum()) == pytest.approx(value.item(), rel=1e-12)
-        torch.testing.assert_close(found.gradient[f], gradient.flatten(), atol=1e-10, rtol=1e-10)
-        torch.testing.assert_close(found.hessian[f], hessian, atol=1e-10, rtol=1e-10)
+        assert float((derivatives.losses[f] * keep[f]).sum()) == pytest.approx(
+            value.item(), rel=1e-12
+        )
+        torch.testing.assert_close(
+            derivatives.gradient[f], gradient.flatten(), atol=1e-10, rtol=1e-10
+        )
+        torch.testing.assert_close(derivatives.hessian[f], hessian, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("strength", [0.01, 1.0, 100.0])
@@ -67,13 +71,13 @@ def test_the_optimum_is_that_of_the_general_solver(strength):
     x, y = rows(600, 6)
     ridge = Ridge(strength, 0.5 * strength)
     start = torch.zeros(2, 6, dtype=torch.float64)
-    found, _ = NarrowFits(x.t().contiguous(), y, 0.7).minimise(
+    solution, _ = NarrowFits(x.t().contiguous(), y, 0.7).minimise(
         ridge, start.unsqueeze(0), tolerance=1e-13
     )
     expected = minimise(
         RidgeProblem(to_blocks(x, y), 0.7), ridge, start, tolerance=1e-14, most=2000
     )
-    torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(solution[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_far_starts_and_separable_rows_are_met_by_shorter_steps():
@@ -83,10 +87,10 @@ def test_far_starts_and_separable_rows_are_met_by_shorter_steps():
     ridge = Ridge(0.01, 0.01)
     start = torch.tensor([[[30.0, -30, 30], [50, 0, -50]]], dtype=torch.float64)
     fits = NarrowFits(x.t().contiguous(), y, 1.0)
-    found, seen = fits.minimise(ridge, start, tolerance=1e-10)
-    gradient = seen.gradient + 0.01 * found.flatten(1)
+    solution, seen = fits.minimise(ridge, start, tolerance=1e-10)
+    gradient = seen.gradient + 0.01 * solution.flatten(1)
     assert float(gradient.abs().max()) < 1e-3
-    assert bool(torch.isfinite(found).all())
+    assert bool(torch.isfinite(solution).all())
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 1.5])
@@ -99,11 +103,11 @@ def test_all_folds_at_once_find_what_each_alone_does(shift):
     for kind in (Search, NarrowSearch):
         search = kind(folds, 1.1, 5, 1e-7)
         states.append(search.down(search.begin(Ridge(math.inf, math.inf), zero), tries))
-    one, all_at_once = states
-    assert one.ridge == all_at_once.ridge
-    assert len(one.losses) == len(y)
-    torch.testing.assert_close(one.losses, all_at_once.losses, atol=2e-3, rtol=0)
-    torch.testing.assert_close(one.mean(), all_at_once.mean(), atol=5e-3, rtol=0)
+    alone, all_at_once = states
+    assert alone.ridge == all_at_once.ridge
+    assert len(alone.losses) == len(y)
+    torch.testing.assert_close(alone.losses, all_at_once.losses, atol=2e-3, rtol=0)
+    torch.testing.assert_close(alone.mean(), all_at_once.mean(), atol=5e-3, rtol=0)
 
 
 @pytest.mark.parametrize("method", ["vector", "matrix", "dirichlet"])

@@ -86,9 +86,9 @@ def pool(values, weights):
 def test_better_than_leaving_overconfident_logits_alone(name, options):
     z, y = rows(3000)
     test, labels = rows(3000, seed=1)
-    found = fitted(name, options, z, y)
+    calibrator = fitted(name, options, z, y)
     with torch.no_grad():
-        after = float(cross_entropy(found(test), labels))
+        after = float(cross_entropy(calibrator(test), labels))
     assert after < float(cross_entropy(test, labels))
 
 
@@ -123,14 +123,14 @@ def test_hard_sets_have_a_finite_answer(name, options, classes, kind):
         z = 1e4 * z
     else:
         z = 1e-6 * z
-    found = fitted(name, options, z, y)
+    calibrator = fitted(name, options, z, y)
     wild = torch.cat(
         (z, torch.zeros(1, classes), 50 * torch.eye(classes), -1e4 * torch.eye(classes))
     )
-    out = found(wild)
+    out = calibrator(wild)
     assert torch.isfinite(out).all()
     assert torch.isfinite(torch.log_softmax(out, 1)).all()
-    assert math.isfinite(found.summary_["nll_after"])
+    assert math.isfinite(calibrator.summary_["nll_after"])
     again = fitted(name, options, z, y)
     assert torch.equal(again(wild), out)
 
@@ -140,8 +140,8 @@ def test_probabilities_with_zeros_are_taken(name, options):
     z, y = rows(300)
     probs = torch.softmax(z, 1).where(torch.softmax(z, 1) > 1e-4, 0.0)
     probs = probs / probs.sum(1, keepdim=True)
-    found = fitted(name, {**options, "from_logits": False}, probs, y)
-    given = found.predict_proba(probs)
+    calibrator = fitted(name, {**options, "from_logits": False}, probs, y)
+    given = calibrator.predict_proba(probs)
     assert torch.allclose(given.sum(1), torch.ones(300, dtype=torch.float64))
     if name != "meta_cal":
         assert bool((given > 0).all())
@@ -151,9 +151,9 @@ def test_probabilities_with_zeros_are_taken(name, options):
 def test_binary_scores_and_dense_logits_are_taken(name, options):
     z, y = rows(400, 2)
     margin = z[:, 1] - z[:, 0]
-    one, two = fitted(name, options, margin, y), fitted(name, options, z, y)
-    both = two(z)
-    assert torch.allclose(one(margin), both[:, 1] - both[:, 0], atol=1e-6)
+    binary, paired = fitted(name, options, margin, y), fitted(name, options, z, y)
+    both = paired(z)
+    assert torch.allclose(binary(margin), both[:, 1] - both[:, 0], atol=1e-6)
     dense = z.reshape(4, 10, 10, 2).movedim(-1, 1)
     image = fitted(name, options, dense, y.reshape(4, 10, 10))
     assert torch.allclose(image(dense).movedim(1, -1).reshape(-1, 2), both, atol=1e-6)
@@ -163,10 +163,10 @@ def test_binary_scores_and_dense_logits_are_taken(name, options):
 @pytest.mark.parametrize(("name", "options"), [METHODS[i] for i in (0, 1, 4, 6, 8, 9, 10)])
 def test_exported_programs_give_the_same(name, options):
     z, y = rows(300, 5, dtype=torch.float32)
-    found = fitted(name, options, z, y).eval()
+    calibrator = fitted(name, options, z, y).eval()
     size = torch.export.Dim("rows", min=2)
-    program = torch.export.export(found, (z[:7],), dynamic_shapes=({0: size},))
-    assert torch.allclose(program.module()(z), found(z), atol=1e-6)
+    program = torch.export.export(calibrator, (z[:7],), dynamic_shapes=({0: size},))
+    assert torch.allclose(program.module()(z), calibrator(z), atol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,12 +174,12 @@ def test_exported_programs_give_the_same(name, options):
 def test_predictions_are_kept(seed, classes, scale, method):
     z, y = rows(80, classes, seed=seed, dtype=torch.float32)
     name, options = method
-    found = fitted(name, options, scale * z, y)
+    calibrator = fitted(name, options, scale * z, y)
     test = scale * rows(500, classes, seed=seed + 1, dtype=torch.float32)[0]
-    before, out = test.argmax(1), found(test)
+    before, out = test.argmax(1), calibrator(test)
     assert torch.equal(out.argmax(1), before)
     tied = test.round()
-    assert torch.equal(found(tied).argmax(1), tied.argmax(1))
+    assert torch.equal(calibrator(tied).argmax(1), tied.argmax(1))
 
 
 @pytest.mark.sampled(by="name")
@@ -193,9 +193,11 @@ def test_real_held_out_rows_are_not_made_worse(name, options, data, data_folder)
     z, y = torch.from_numpy(given).float(), torch.from_numpy(labels)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(y)))
     half = len(y) // 2
-    found = fitted(name, options, z[order[:half]], y[order[:half]])
+    calibrator = fitted(name, options, z[order[:half]], y[order[:half]])
     test, truth = z[order[half:]], y[order[half:]]
-    after = cross_entropy(torch.from_numpy(found.calibrate(test.numpy())), truth, reduction="none")
+    after = cross_entropy(
+        torch.from_numpy(calibrator.calibrate(test.numpy())), truth, reduction="none"
+    )
     assert torch.isfinite(after).all()
     gain = cross_entropy(test, truth, reduction="none") - after
     error = float(gain.std()) / math.sqrt(len(gain))
@@ -328,15 +330,15 @@ def test_the_common_map_is_that_of_all_pairs():
 def test_classes_fitted_in_one_call_are_fitted_apart():
     z, y = rows(200, 4)
     odds = log_odds(z).numpy()
-    found = [
+    runs = [
         make_runs(odds[:, k], np.unique(odds[y.numpy() == k, k], return_counts=True))
         for k in range(4)
     ]
-    sizes = [len(part.size) for part in found]
-    joined = type(found[0])(*map(np.concatenate, zip(*found, strict=True)))
+    sizes = [len(part.size) for part in runs]
+    joined = type(runs[0])(*map(np.concatenate, zip(*runs, strict=True)))
     knots, values, owner = pool_and_smooth(joined, 1.0, 0.5, np.repeat(np.arange(4), sizes))
     for k in range(4):
-        alone = pool_and_smooth(found[k], 1.0, 0.5)
+        alone = pool_and_smooth(runs[k], 1.0, 0.5)
         assert np.allclose(knots[owner == k], alone[0])
         assert np.allclose(values[owner == k], alone[1])
 
@@ -357,7 +359,7 @@ def test_a_class_without_rows_has_the_common_curve():
 def test_histogram_against_loops(binning, inside):
     z, y = rows(300, 3)
     options = {"num_bins": 5, "binning": binning, "inside": inside, "sharing": 1e-12}
-    found = get("histogram", **options).fit(z, y)
+    calibrator = get("histogram", **options).fit(z, y)
     best = float(get("temperature").fit(z, y).temperature_) if inside == "shifted" else 1.0
     probs = torch.softmax(z / best, 1).numpy()
     want = np.zeros_like(probs)
@@ -379,15 +381,15 @@ def test_histogram_against_loops(binning, inside):
                     odds = odds * p / (1 - p) * (1 - mean) / mean
                 want[within, k] = odds / (1 + odds)
     want /= want.sum(1, keepdims=True)
-    assert np.allclose(found.predict_proba(z.numpy()), want, atol=1e-9)
+    assert np.allclose(calibrator.predict_proba(z.numpy()), want, atol=1e-9)
 
 
 def test_shifted_bins_keep_the_order_inside():
     z, y = rows(500, 2)
-    found = get("histogram").fit(z, y)
+    calibrator = get("histogram").fit(z, y)
     near = torch.tensor([[0.0, 0.01], [0.0, 0.02]], dtype=torch.float64)
     constant = get("histogram", inside="constant").fit(z, y)
-    assert float(found(near)[1, 1]) > float(found(near)[0, 1])
+    assert float(calibrator(near)[1, 1]) > float(calibrator(near)[0, 1])
     assert float(constant(near)[1, 1]) == float(constant(near)[0, 1])
 
 
@@ -423,12 +425,12 @@ def test_beta_finds_the_map_that_made_the_labels():
     p = x.sigmoid()
     truth = 0.5 * p.log() - 2.0 * (1 - p).log() + 0.7
     y = (torch.rand(len(x), generator=seeded, dtype=torch.float64) < truth.sigmoid()).long()
-    found = get("beta", sharing=0.0).fit(x, y)
-    assert np.allclose(found.coefficients_[1], [0.5, 2.0, 0.7], atol=0.1)
+    calibrator = get("beta", sharing=0.0).fit(x, y)
+    assert np.allclose(calibrator.coefficients_[1], [0.5, 2.0, 0.7], atol=0.1)
     # The other class's map is its mirror image.
     assert np.allclose(
-        found.coefficients_[0],
-        found.coefficients_[1][[1, 0, 2]] * torch.tensor([1, 1, -1]),
+        calibrator.coefficients_[0],
+        calibrator.coefficients_[1][[1, 0, 2]] * torch.tensor([1, 1, -1]),
         atol=1e-5,
     )
 
@@ -483,8 +485,8 @@ def test_equal_scores_have_one_hit_rate_whatever_their_order():
 
 def test_intra_order_meets_its_optimality_condition_and_scipy():
     z, y = rows(300, 4)
-    found = get("intra_order", form="line", num_pieces=4, sharing=0.0).fit(z, y)
-    knots, slopes = found.knots_, found.slopes_
+    calibrator = get("intra_order", form="line", num_pieces=4, sharing=0.0).fit(z, y)
+    knots, slopes = calibrator.knots_, calibrator.slopes_
     _, gradient, curvature = likelihood(z, y, knots, slopes.unsqueeze(0))
     beta = 1 / float(get("temperature").fit(z, y).temperature_)
     assert torch.allclose(gradient[0] + 1e-3 * (slopes - beta), torch.zeros(4).double(), atol=1e-4)
@@ -511,11 +513,11 @@ def test_intra_order_meets_its_optimality_condition_and_scipy():
 
 def test_intra_order_with_one_piece_is_temperature():
     z, y = rows(300, 4)
-    one, temperature = (
+    single, temperature = (
         get("intra_order", form="line", num_pieces=1).fit(z, y),
         get("temperature").fit(z, y),
     )
-    assert torch.allclose(one.predict_proba(z), temperature.predict_proba(z), atol=1e-6)
+    assert torch.allclose(single.predict_proba(z), temperature.predict_proba(z), atol=1e-6)
 
 
 def test_intra_order_network_by_hand():
@@ -542,8 +544,8 @@ def test_intra_order_network_by_hand():
     # Gaps .5, 1.5, 1, 3; beyond the second the last multiplier goes on.
     wanted = [0, 0.5 * m[0], 0.5 * m[0] + 1.5 * m[1]]
     wanted += [wanted[-1] + 1.0 * m[1], wanted[-1] + 4.0 * m[1]]
-    found = map_sorted(row, inputs, layers, torch.tensor(0.7, dtype=torch.float64))
-    assert found[0].tolist() == pytest.approx([-0.7 * one for one in wanted])
+    mapped = map_sorted(row, inputs, layers, torch.tensor(0.7, dtype=torch.float64))
+    assert mapped[0].tolist() == pytest.approx([-0.7 * value for value in wanted])
 
 
 def test_intra_order_network_learns_from_the_tail():
@@ -558,8 +560,8 @@ def test_intra_order_network_learns_from_the_tail():
     y = torch.where(right, 0, 1)
     losses = {}
     for name in ("temperature", "intra_order"):
-        found = get(name).fit(z[:1500], y[:1500])(z[1500:])
-        losses[name] = float(torch.nn.functional.cross_entropy(found, y[1500:]))
+        output = get(name).fit(z[:1500], y[:1500])(z[1500:])
+        losses[name] = float(torch.nn.functional.cross_entropy(output, y[1500:]))
     assert losses["intra_order"] < losses["temperature"] - 0.02
 
 
@@ -596,9 +598,9 @@ def test_miscoverage_is_kept_on_new_rows():
     for seed in range(20):
         z, y = rows(400, 4, seed=seed)
         test, labels = rows(4000, 4, seed=100 + seed)
-        found = fitted("meta_cal", {"miscoverage": 0.1}, z, y)
+        calibrator = fitted("meta_cal", {"miscoverage": 0.1}, z, y)
         right = test.argmax(1) == labels
-        away = found(test).amin(1) > -2e-3
+        away = calibrator(test).amin(1) > -2e-3
         share.append(float(away[right].double().mean()))
     assert 0.08 < np.mean(share) < 0.105
 
@@ -606,12 +608,12 @@ def test_miscoverage_is_kept_on_new_rows():
 def test_accuracy_asked_for_is_reached_by_the_rows_kept():
     z, y = rows(2000, 4)
     options = {"form": "coverage_accuracy", "accuracy": 0.9}
-    found = fitted("meta_cal", options, z, y)
-    kept = found(z).amin(1) < -2e-3
+    calibrator = fitted("meta_cal", options, z, y)
+    kept = calibrator(z).amin(1) < -2e-3
     right = z.argmax(1) == y
     assert float(right.double().mean()) < 0.9 <= float(right[kept].double().mean())
     test, labels = rows(2000, 4, seed=1)
-    kept = found(test).amin(1) < -2e-3
+    kept = calibrator(test).amin(1) < -2e-3
     assert float((test.argmax(1) == labels)[kept].double().mean()) > 0.87
     easy = fitted("meta_cal", {**options, "accuracy": 0.1}, z, y)
     plain = fitted("temperature", {}, z, y)
@@ -622,12 +624,12 @@ def test_accuracy_asked_for_is_reached_by_the_rows_kept():
 def test_the_authors_form_by_loops_over_scalars(form):
     z, y = rows(300, 3)
     options = {"form": form, "miscoverage": 0.2, "accuracy": 0.75, "keep_predictions": False}
-    found = fitted("meta_cal", options, z, y).predict_proba(z).tolist()
+    probs = fitted("meta_cal", options, z, y).predict_proba(z).tolist()
 
     def softmax(row, heat=1.0):
         top = max(row)
-        weights = [math.exp((one - top) / heat) for one in row]
-        return [one / sum(weights) for one in weights]
+        weights = [math.exp((value - top) / heat) for value in row]
+        return [weight / sum(weights) for weight in weights]
 
     logits, labels = z.tolist(), y.tolist()
     spread = [-sum(p * math.log(p) for p in softmax(row)) for row in logits]
@@ -648,7 +650,7 @@ def test_the_authors_form_by_loops_over_scalars(form):
         return -sum(math.log(softmax(logits[i], heat)[labels[i]]) for i in kept)
 
     heat = minimize_scalar(cost, bounds=(0.05, 20), method="bounded").x
-    for i, row in enumerate(found):
+    for i, row in enumerate(probs):
         wanted = softmax(logits[i], heat) if i in kept else [1 / 3] * 3
         assert row == pytest.approx(wanted, abs=1e-5 if i in kept else 0)
 
@@ -659,7 +661,8 @@ def test_rows_turned_away_are_calibrated():
     options = {"form": "coverage_accuracy", "accuracy": 0.9}
     plain = fitted("temperature", {}, z, y)
     kept, lost = (
-        fitted("meta_cal", {**options, "keep_predictions": one}, z, y) for one in (True, False)
+        fitted("meta_cal", {**options, "keep_predictions": kept_rows}, z, y)
+        for kept_rows in (True, False)
     )
     assert kept.preserves_predictions
     assert not lost.preserves_predictions
@@ -668,17 +671,17 @@ def test_rows_turned_away_are_calibrated():
         return float((made(test).argmax(1) == labels).double().mean())
 
     assert accuracy(kept) == accuracy(plain) > accuracy(lost) + 0.05
-    found = {made: float(ece(made(test), labels)) for made in (plain, kept, lost)}
-    assert found[lost] < 0.02
-    assert found[kept] > found[lost] + 0.05
+    errors = {made: float(ece(made(test), labels)) for made in (plain, kept, lost)}
+    assert errors[lost] < 0.02
+    assert errors[kept] > errors[lost] + 0.05
 
 
 @pytest.mark.parametrize("name", ["repvgg-a2", "resnet20", "vgg19bn"])
 @pytest.mark.parametrize("data", ["cifar10", "cifar100"])
 def test_on_real_networks_calibration_is_paid_for_with_accuracy(data_folder, data, name):
     """The figures that results/README.md tells of six networks."""
-    with np.load(data_folder / "logits" / f"{data}-{name}.npz") as found:
-        z, y = torch.from_numpy(found["logits"]).float(), torch.from_numpy(found["labels"]).long()
+    with np.load(data_folder / "logits" / f"{data}-{name}.npz") as warned:
+        z, y = torch.from_numpy(warned["logits"]).float(), torch.from_numpy(warned["labels"]).long()
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     fit, test = order[: len(z) // 2], order[len(z) // 2 :]
     options = {"form": "coverage_accuracy", "accuracy": 0.98, "keep_predictions": False}
@@ -713,12 +716,13 @@ def test_local_temperature_beats_one_temperature_where_it_varies():
     z, y = pictures()
     y[0, :3] = 255
     local = get("local_temperature", iterations=20).fit(z, y, ignore_index=255)
-    one = get("temperature").fit(z, y, ignore_index=255)
+    temperature = get("temperature").fit(z, y, ignore_index=255)
     test, labels = pictures(seed=1)
     assert (
-        float(cross_entropy(local(test), labels)) < float(cross_entropy(one(test), labels)) - 0.02
+        float(cross_entropy(local(test), labels))
+        < float(cross_entropy(temperature(test), labels)) - 0.02
     )
-    assert local.summary_["nll_after"] < one.summary_["nll_after"]
+    assert local.summary_["nll_after"] < temperature.summary_["nll_after"]
     assert torch.equal(local(test).argmax(1), test.argmax(1))
     assert local.summary_["rows"] == 6 * 400 - 60
     fresh = get("local_temperature", iterations=20)
@@ -737,15 +741,17 @@ def test_local_temperature_is_one_where_a_network_does_not_carry_over():
     first = (torch.arange(8) < 4).reshape(-1, 1, 1, 1)
     p = torch.softmax(torch.where(sure == first, z / 3, 3 * z), 1)
     y = torch.multinomial(p.movedim(1, -1).reshape(-1, 3), 1, generator=seeded).reshape(8, 32, 32)
-    one = get("temperature").fit(z, y)
+    temperature = get("temperature").fit(z, y)
     local = get("local_temperature", iterations=20).fit(z, y)
     assert local.facts_ == {}
-    torch.testing.assert_close(local(z), one(z).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(local(z), temperature(z).float(), rtol=1e-5, atol=1e-5)
     fixed = get("local_temperature", iterations=20, decay=0.01).fit(z, y)
     assert fixed.facts_ == {"decay": 0.01}
-    assert fixed.summary_["nll_after"] < one.summary_["nll_after"]
+    assert fixed.summary_["nll_after"] < temperature.summary_["nll_after"]
     half = get("local_temperature", iterations=20, decay=0.01).fit(z[:4], y[:4])
-    worse = float(cross_entropy(half(z[4:]), y[4:])) - float(cross_entropy(one(z[4:]), y[4:]))
+    worse = float(cross_entropy(half(z[4:]), y[4:])) - float(
+        cross_entropy(temperature(z[4:]), y[4:])
+    )
     assert worse > 0.05  # which is what the choice is for
 
 
@@ -778,9 +784,9 @@ def test_local_temperature_by_hand():
     )
     g = convolved(np.tanh(convolved(seen, first, first_bias)), second, second_bias)[0]
     by_hand = image / (float(fitted.base_) * np.exp(3 * np.tanh(g / 3)))
-    found = fitted(torch.from_numpy(image)[None])[0].numpy()
-    np.testing.assert_allclose(found, by_hand, rtol=1e-6)
-    assert np.ptp(found / image) > 0.1  # temperatures do differ
+    output = fitted(torch.from_numpy(image)[None])[0].numpy()
+    np.testing.assert_allclose(output, by_hand, rtol=1e-6)
+    assert np.ptp(output / image) > 0.1  # temperatures do differ
 
 
 def test_local_temperature_takes_the_decay_that_carries_over():
@@ -806,11 +812,11 @@ def test_of_many_patches_some_are_drawn_from_all_over():
     z = torch.zeros(101, 2, 96, 128)
     labels = torch.arange(101).reshape(-1, 1, 1).repeat(1, 96, 128)
     labels[50] = local_temperature._NOWHERE
-    scores, found, whose = local_temperature.cut_patches(z, labels)
+    scores, cut, whose = local_temperature.cut_patches(z, labels)
     assert scores.numel() == 2 * 2**18
     assert 50 not in whose
     assert whose == sorted(whose)
-    assert whose == found[:, 0, 0].tolist()
+    assert whose == cut[:, 0, 0].tolist()
     assert len(set(whose)) > 85  # of 100
 
 
@@ -819,9 +825,9 @@ def test_of_many_patches_some_are_drawn_from_all_over():
     [([0, 0, 1], [2, 1]), ([3, 4, 4, 9], [3, 1]), ([5] * 5, [2, 3]), ([2], []), ([], [])],
 )
 def test_halves_are_of_pictures_where_there_are_two(pictures, sizes):
-    found = [pictures[half] for half in local_temperature.split_halves(pictures)]
-    assert [len(one) for one in found] == sizes
-    assert [one for half in found for one in half] == (pictures if sizes else [])
+    halves = [pictures[half] for half in local_temperature.split_halves(pictures)]
+    assert [len(half) for half in halves] == sizes
+    assert [picture for half in halves for picture in half] == (pictures if sizes else [])
 
 
 @pytest.mark.parametrize("kind", ["constant", "separable", "one pixel", "zeros"])
@@ -844,9 +850,9 @@ def test_local_temperature_wants_pictures():
     with pytest.raises(InputError, match=r"\(N, K, H, W\), found \(50, 4\)"):
         get("local_temperature").fit(z, y)
     images, labels = pictures(2, side=6)
-    found = get("local_temperature", iterations=2).fit(images, labels)
+    calibrator = get("local_temperature", iterations=2).fit(images, labels)
     with pytest.raises(InputError, match="dense"):
-        found(z)
+        calibrator(z)
 
 
 # Bad options

@@ -39,12 +39,12 @@ def naive(row, beta):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_value_and_slope_are_those_of_the_loops(classes, dtype):
     z, y = wide(20, classes, dtype=dtype)
-    found = Partition(z, y)
-    assert (found._table is None) == (classes == 5)
+    partition = Partition(z, y)
+    assert (partition._table is None) == (classes == 5)
     random = np.random.default_rng(1)
     places = np.concatenate((LOG_BOUNDS, random.uniform(*LOG_BOUNDS, 18)))
     at = torch.tensor(places, requires_grad=True)
-    value = found(at)
+    value = partition(at)
     (slope,) = torch.autograd.grad(value.sum(), at)
     wanted = [naive(row, math.exp(s)) for row, s in zip(z.tolist(), places, strict=True)]
     exact = 2e-6 if dtype == torch.float32 else 3e-7
@@ -56,9 +56,9 @@ def test_the_sharpest_knee_is_followed():
     """One class 7 above 999 equal ones: all of L falls within a fraction of ln β."""
     z = torch.zeros(1, 1000, dtype=torch.float64)
     z[0, 0] = 7.0
-    found = Partition(z, torch.zeros(1, dtype=torch.int64))
+    partition = Partition(z, torch.zeros(1, dtype=torch.int64))
     for s in np.linspace(*LOG_BOUNDS, 301):
-        value = float(found(torch.tensor([s])))
+        value = float(partition(torch.tensor([s])))
         assert value == pytest.approx(math.log1p(999 * math.exp(-7 * math.exp(s))), abs=5e-7)
 
 
@@ -68,8 +68,8 @@ def test_rows_are_those_of_the_divided_logits(classes):
     log_beta = torch.linspace(-2, 2, 200, dtype=torch.float64)
     ours = Partition(z, y).rows(log_beta)
     wanted = rows_after(z * log_beta.exp().unsqueeze(1), y)
-    for one, other in zip(ours, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=3e-7, rtol=1e-9)
+    for actual, other in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(actual, other, atol=3e-7, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["nll", "focal", "label_smoothing", "sb_ece"])
@@ -113,16 +113,16 @@ def test_fits_from_the_table_are_as_good_as_exact_ones(name, monkeypatch):
 
 def test_only_nodes_that_are_needed_are_computed():
     z, y = wide(50)
-    found = Partition(z, y)
-    found(torch.zeros(1, dtype=torch.float64))
-    assert sum(found._known) == 2
+    partition = Partition(z, y)
+    partition(torch.zeros(1, dtype=torch.float64))
+    assert sum(partition._known) == 2
 
 
 def test_huge_and_tied_logits_stay_finite():
     z = torch.zeros(3, 80)
     z[0, 3], z[1, :2] = 1e8, 1e4
-    found = Partition(z, torch.tensor([3, 0, 7]))
+    partition = Partition(z, torch.tensor([3, 0, 7]))
     for s in LOG_BOUNDS:
-        rows = found.rows(torch.full((3,), s, dtype=torch.float64))
+        rows = partition.rows(torch.full((3,), s, dtype=torch.float64))
         assert all(column.isfinite().all() for column in rows)
     assert rows.confidence.tolist() == pytest.approx([1.0, 0.5, 1 / 80], abs=1e-6)

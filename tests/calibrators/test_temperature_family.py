@@ -44,19 +44,19 @@ def with_liars(rows=600, seed=0):
 class TestEnsemble:
     def test_weights_are_on_the_simplex_and_the_output_is_log_probabilities(self):
         z, y = with_liars()
-        found = get("ensemble_temperature").fit(z, y)
-        assert float(found.weights_.sum()) == pytest.approx(1, abs=1e-12)
-        assert (found.weights_ >= 0).all()
-        assert found(z).exp().sum(1) == pytest.approx(1, abs=1e-9)
-        w, t = found.weights_.numpy(), float(found.temperature_)
+        calibrator = get("ensemble_temperature").fit(z, y)
+        assert float(calibrator.weights_.sum()) == pytest.approx(1, abs=1e-12)
+        assert (calibrator.weights_ >= 0).all()
+        assert calibrator(z).exp().sum(1) == pytest.approx(1, abs=1e-9)
+        w, t = calibrator.weights_.numpy(), float(calibrator.temperature_)
         wanted = w[0] * softmax(z / t, 1) + w[1] * softmax(z.numpy(), 1) + w[2] / 4
-        assert found.predict_proba(z).numpy() == pytest.approx(wanted, abs=1e-12)
+        assert calibrator.predict_proba(z).numpy() == pytest.approx(wanted, abs=1e-12)
         assert w[2] > 0.005
 
     @pytest.mark.parametrize("joint", [True, False])
     def test_is_as_good_as_a_constrained_solver(self, joint):
         z, y = with_liars()
-        found = get("ensemble_temperature", joint=joint).fit(z, y)
+        calibrator = get("ensemble_temperature", joint=joint).fit(z, y)
         first = float(get("temperature").fit(z, y).temperature_)
         rows, numpy = np.arange(len(y)), z.numpy()
 
@@ -78,9 +78,9 @@ class TestEnsemble:
                     options={"ftol": 1e-12, "maxiter": 500},
                 )
                 best = min(best, done.fun)
-        assert found.summary_["nll_after"] <= best + 1e-6
+        assert calibrator.summary_["nll_after"] <= best + 1e-6
         if not joint:
-            assert float(found.temperature_) == pytest.approx(first, rel=1e-12)
+            assert float(calibrator.temperature_) == pytest.approx(first, rel=1e-12)
 
     @pytest.mark.parametrize("objective", OBJECTIVES)
     def test_in_the_space_of_logits_it_is_temperature(self, objective):
@@ -97,9 +97,9 @@ class TestEnsemble:
 
     def test_bounds_the_loss_of_certain_and_wrong_rows(self):
         z, y = with_liars()
-        found = get("ensemble_temperature").fit(z, y)
-        row = found(torch.tensor([[1e4, 0.0, 0.0, 0.0]], dtype=torch.float64))
-        assert float(-row.min()) <= math.log(4 / float(found.weights_[2])) + 1e-9
+        calibrator = get("ensemble_temperature").fit(z, y)
+        row = calibrator(torch.tensor([[1e4, 0.0, 0.0, 0.0]], dtype=torch.float64))
+        assert float(-row.min()) <= math.log(4 / float(calibrator.weights_[2])) + 1e-9
 
     def test_ece_search_is_not_worse_than_its_temperature(self):
         z, y = sample(400)
@@ -113,7 +113,7 @@ class TestClass:
     def test_is_the_optimum(self, spread):
         """Of the penalised likelihood, by scipy from formulas of NumPy alone."""
         z, y = sample(400)
-        found = get("class_temperature", spread=spread).fit(z, y)
+        calibrator = get("class_temperature", spread=spread).fit(z, y)
         shared = math.log(get("temperature").fit(z, y).temperature_)
         rows = np.arange(len(y))
 
@@ -124,7 +124,7 @@ class TestClass:
             return value
 
         wanted = minimize(loss, np.full(4, shared), method="BFGS", options={"gtol": 1e-8})
-        at = found.temperatures_.log().numpy()
+        at = calibrator.temperatures_.log().numpy()
         assert loss(at) <= wanted.fun + 1e-9
         assert at == pytest.approx(wanted.x, abs=1e-3)
 
@@ -141,11 +141,11 @@ class TestClass:
     def test_a_class_without_rows_stays_near_the_shared_temperature(self, spread):
         z, y = sample(400)
         z, y = z[y != 1], y[y != 1]
-        found = get("class_temperature", spread=spread).fit(z, y)
+        calibrator = get("class_temperature", spread=spread).fit(z, y)
         shared = float(get("temperature").fit(z, y).temperature_)
         if spread is None:
-            assert float(found.temperatures_[1]) == pytest.approx(shared, rel=1e-12)
-        assert 0.01 <= float(found.temperatures_[1]) <= 100
+            assert float(calibrator.temperatures_[1]) == pytest.approx(shared, rel=1e-12)
+        assert 0.01 <= float(calibrator.temperatures_[1]) <= 100
 
     def class_losses(self, z, y, at):
         each = -log_softmax(z.numpy() / np.exp(at), 1)[np.arange(len(y)), y.numpy()]
@@ -154,9 +154,9 @@ class TestClass:
     def test_class_scaled_is_a_fixed_point(self):
         """Every ∂/∂T_k of Σ (1 + w_i) L_i is 0, w_i constant, by differences in NumPy."""
         z, y = sample(500, 5, seed=4)
-        found = get("class_temperature", spread=None, objective="class_scaled").fit(z, y)
-        alpha, beta = found.facts_["alpha"], found.facts_["beta"]
-        at = found.temperatures_.log().numpy()
+        calibrator = get("class_temperature", spread=None, objective="class_scaled").fit(z, y)
+        alpha, beta = calibrator.facts_["alpha"], calibrator.facts_["beta"]
+        at = calibrator.temperatures_.log().numpy()
         base = self.class_losses(z, y, at)
         scaled = (base - base.mean()) / base.std(ddof=1)
         weights = 1 + beta / (1 + np.exp(-scaled / alpha)) - beta / 2
@@ -176,18 +176,18 @@ class TestClass:
             ours.fit(z, y)
         plain = get("class_temperature", spread=None).fit(z, y)
         reach = [
-            self.class_losses(z, y, found.temperatures_.log().numpy()).std()
-            for found in (ours, plain)
+            self.class_losses(z, y, calibrator.temperatures_.log().numpy()).std()
+            for calibrator in (ours, plain)
         ]
         assert reach[0] < 0.2 * reach[1]
 
     def test_changed_predictions_are_counted(self):
         z, y = sample(500)
         z[:, 0] += 2.0
-        found = get("class_temperature").fit(z, y)
-        changed = int((found(z).argmax(1) != z.argmax(1)).sum())
-        assert not found.preserves_predictions
-        assert found.summary_["changed"] == changed
+        calibrator = get("class_temperature").fit(z, y)
+        changed = int((calibrator(z).argmax(1) != z.argmax(1)).sum())
+        assert not calibrator.preserves_predictions
+        assert calibrator.summary_["changed"] == changed
 
 
 class TestParameterized:
@@ -209,12 +209,12 @@ class TestParameterized:
 
     def test_a_seed_decides(self):
         z, y = sample(200)
-        one, two, other = (
+        first, again, other = (
             get(FAMILY[2], restarts=1, weight_decay=0.1, seed=seed).fit(z, y).network_
             for seed in (0, 0, 1)
         )
-        assert torch.equal(one, two)
-        assert not torch.equal(one, other)
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
 
     def test_much_decay_is_one_temperature(self):
         z, y = sample(300)
@@ -233,8 +233,8 @@ def calibrators():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         z, y = with_liars(300)
-        found = {name: [get(name).fit(z, y), fitted(name, "ece"), fitted(name)] for name in KEEP}
-    return found
+        made = {name: [get(name).fit(z, y), fitted(name, "ece"), fitted(name)] for name in KEEP}
+    return made
 
 
 @settings(max_examples=60, deadline=None)
@@ -242,9 +242,9 @@ def calibrators():
 @pytest.mark.parametrize("name", KEEP)
 def test_no_prediction_ever_changes(calibrators, name, seed, scale):
     z = torch.tensor(np.random.default_rng(seed).normal(0, scale, (50, 4)))
-    for found in calibrators[name]:
+    for calibrator in calibrators[name]:
         for given_as, slack in ((z, 1e-12), (z.float(), 1e-5)):
-            mapped = found(given_as)
+            mapped = calibrator(given_as)
             assert mapped.isfinite().all()
             top = given_as.argmax(1, keepdim=True)
             short = mapped.amax(1) - mapped.gather(1, top).squeeze(1)
@@ -266,8 +266,8 @@ class TestEveryObjective:
             (torch.eye(3).repeat(4, 1) * 3, torch.arange(3).repeat(4)),  # separable
             (torch.eye(3)[:2].repeat(4, 1), torch.tensor([0, 1] * 4)),  # a class without rows
         ):
-            found = get(name, objective=objective).fit(z, y)
-            probs = found.predict_proba(z)
+            calibrator = get(name, objective=objective).fit(z, y)
+            probs = calibrator.predict_proba(z)
             assert probs.isfinite().all()
             assert probs.sum(1) == pytest.approx(1, abs=1e-5)
 
@@ -290,14 +290,14 @@ class TestEdges:
         probs = torch.softmax(z, 1)
         probs[:50] = torch.nn.functional.one_hot(y[:50], 4).double()
         y[:3] = (y[:3] + 1) % 4
-        found = get(name, from_logits=False).fit(probs, y)
-        assert found.predict_proba(probs).isfinite().all()
-        assert math.isfinite(found.summary_["nll_after"])
+        calibrator = get(name, from_logits=False).fit(probs, y)
+        assert calibrator.predict_proba(probs).isfinite().all()
+        assert math.isfinite(calibrator.summary_["nll_after"])
 
     def test_binary_scores_and_dense_predictions(self, name):
         z, y = sample(120, 2)
-        one = get(name).fit(z[:, 1] - z[:, 0], y)
-        assert one.calibrate(z[:, 1] - z[:, 0]).shape == (120,)
+        binary = get(name).fit(z[:, 1] - z[:, 0], y)
+        assert binary.calibrate(z[:, 1] - z[:, 0]).shape == (120,)
         z, y = sample(120, 3)
         flat = get(name).fit(z, y)
         dense = get(name).fit(z.view(2, 5, 12, 3).movedim(3, 1), y.view(2, 5, 12))
@@ -313,12 +313,12 @@ class TestEdges:
         )
 
     def test_exports(self, name):
-        found = fitted(name, dtype=torch.float32)
+        calibrator = fitted(name, dtype=torch.float32)
         z, _ = sample(7, dtype=torch.float32)
         rows = torch.export.Dim("rows")
-        program = torch.export.export(found, (z,), dynamic_shapes=({0: rows},))
+        program = torch.export.export(calibrator, (z,), dynamic_shapes=({0: rows},))
         more, _ = sample(11, dtype=torch.float32)
-        torch.testing.assert_close(program.module()(more), found(more))
+        torch.testing.assert_close(program.module()(more), calibrator(more))
 
 
 def test_bad_options_are_refused_at_once():
@@ -337,5 +337,5 @@ def test_bad_options_are_refused_at_once():
 @pytest.mark.parametrize("data", ["cifar10-resnet20", "pneumoniamnist-resnet50", "iemocap-wav2vec"])
 def test_held_out_likelihood_on_real_sets(data_folder, name, data):
     (z, y), (test, labels) = load(data_folder, data)
-    found = get(name).fit(z, y)
-    assert float(nll(found.calibrate(test), labels)) <= float(nll(test, labels))
+    calibrator = get(name).fit(z, y)
+    assert float(nll(calibrator.calibrate(test), labels)) <= float(nll(test, labels))

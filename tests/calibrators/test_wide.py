@@ -45,9 +45,9 @@ def test_thousands_of_classes_are_fitted(data, name):
     z, y = data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = get(name).fit(z, y)
-    assert found.summary_["nll_after"] < found.summary_["nll_before"] + 1e-6
-    probs = found.predict_proba(z[:20])
+        calibrator = get(name).fit(z, y)
+    assert calibrator.summary_["nll_after"] < calibrator.summary_["nll_before"] + 1e-6
+    probs = calibrator.predict_proba(z[:20])
     assert probs.isfinite().all()
     assert probs.sum(1) == pytest.approx(1, abs=1e-3)
 
@@ -61,8 +61,8 @@ def test_methods_with_a_number_for_each_pair_of_classes_name_others(data, name):
 def test_a_fitted_state_is_small(data):
     """What is saved grows with K, not with N·K."""
     for name in ("vector", "ensemble_temperature", "parameterized_temperature"):
-        found = get(name).fit(*data)
-        size = sum(v.numel() for v in found.state_dict().values())
+        calibrator = get(name).fit(*data)
+        size = sum(v.numel() for v in calibrator.state_dict().values())
         assert size <= 2 * CLASSES + 100
 
 
@@ -98,7 +98,7 @@ def test_one_curve_for_all_classes_keeps_predictions():
     random = np.random.default_rng(2)
     z = torch.from_numpy(3 * random.normal(size=(300, 5)))
     y = torch.from_numpy((z.numpy() / 2 + random.gumbel(size=z.shape)).argmax(1))
-    found = get("isotonic", form="m2b").fit(z, y)
-    assert torch.equal(found(z).argmax(1), z.argmax(1))
-    assert found.summary_["changed"] == 0
-    assert get("isotonic", **found.options()).preserves_predictions
+    calibrator = get("isotonic", form="m2b").fit(z, y)
+    assert torch.equal(calibrator(z).argmax(1), z.argmax(1))
+    assert calibrator.summary_["changed"] == 0
+    assert get("isotonic", **calibrator.options()).preserves_predictions

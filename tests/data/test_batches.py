@@ -52,9 +52,12 @@ class TestSplits:
 
     def test_seed_decides(self):
         labels = torch.arange(100) % 5
-        one, same = stratified_split(labels, 10, seed=1)[1], stratified_split(labels, 10, seed=1)[1]
-        assert torch.equal(one, same)
-        assert not torch.equal(one, stratified_split(labels, 10, seed=2)[1])
+        first, same = (
+            stratified_split(labels, 10, seed=1)[1],
+            stratified_split(labels, 10, seed=1)[1],
+        )
+        assert torch.equal(first, same)
+        assert not torch.equal(first, stratified_split(labels, 10, seed=2)[1])
 
     def test_cifar_sizes(self):
         kept, out = stratified_split(torch.arange(50_000) % 10, 0.1)
@@ -193,11 +196,11 @@ class TestBatches:
             return torch.cat([batch.inputs for batch in self.make(**how)[1]])
 
         torch.manual_seed(1)
-        one = inputs(seed=1, epoch=2)
+        first = inputs(seed=1, epoch=2)
         torch.rand(7)
-        assert torch.equal(one, inputs(seed=1, epoch=2))
-        assert not torch.equal(one, inputs(seed=1, epoch=3))
-        assert not torch.equal(one, inputs(seed=2, epoch=2))
+        assert torch.equal(first, inputs(seed=1, epoch=2))
+        assert not torch.equal(first, inputs(seed=1, epoch=3))
+        assert not torch.equal(first, inputs(seed=2, epoch=2))
 
     def test_chosen_rows(self):
         rows = torch.tensor([3, 5, 8])

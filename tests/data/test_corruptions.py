@@ -78,8 +78,8 @@ def photographs(height=32, width=32, count=24):
     return torch.from_numpy(np.stack(pieces).transpose(0, 3, 1, 2).copy())
 
 
-def distance(one, other):
-    return float((one.float() - other.float()).abs().mean())
+def distance(image, other):
+    return float((image.float() - other.float()).abs().mean())
 
 
 class TestContract:
@@ -104,10 +104,10 @@ class TestContract:
     def test_seed_decides(self, kind):
         images = photographs()
         torch.manual_seed(5)
-        one, state = corrupt(images, kind, 3, seed=1), torch.get_rng_state()
+        first, state = corrupt(images, kind, 3, seed=1), torch.get_rng_state()
         torch.rand(3)
-        assert torch.equal(one, corrupt(images, kind, 3, seed=1))
-        assert torch.equal(one, corrupt(images, kind, 3, seed=2)) == (kind not in RANDOM)
+        assert torch.equal(first, corrupt(images, kind, 3, seed=1))
+        assert torch.equal(first, corrupt(images, kind, 3, seed=2)) == (kind not in RANDOM)
         torch.manual_seed(5)
         assert torch.equal(torch.get_rng_state(), state)  # the common generator was left alone
 
@@ -159,8 +159,8 @@ class TestContract:
 
     def test_severities_draw_anew(self):
         images = torch.full((5, 3, 32, 32), 128, dtype=torch.uint8)
-        one, two = (corrupt(images, "gaussian_noise", s).double().flatten() for s in (1, 2))
-        assert abs(float(torch.corrcoef(torch.stack((one, two)))[0, 1])) < 0.05
+        weak, strong = (corrupt(images, "gaussian_noise", s).double().flatten() for s in (1, 2))
+        assert abs(float(torch.corrcoef(torch.stack((weak, strong)))[0, 1])) < 0.05
 
     def test_fifteen_kinds(self):
         assert len(KINDS) == len(set(KINDS)) == 15
@@ -488,8 +488,8 @@ class TestDigital:
                     colour = [value / 255 for value in image[:, row, column].tolist()]
                     hue, saturation, value = colorsys.rgb_to_hsv(*colour)
                     expected = colorsys.hsv_to_rgb(hue, saturation, min(1.0, value + more))
-                    for one, other in zip(got[:, row, column].tolist(), expected, strict=True):
-                        assert abs(one - 255 * other) < 0.51
+                    for actual, other in zip(got[:, row, column].tolist(), expected, strict=True):
+                        assert abs(actual - 255 * other) < 0.51
 
     def test_brightness_of_grey(self):
         ramp = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
@@ -515,8 +515,8 @@ class TestDigital:
             for plane, paled in zip(image, got, strict=True):
                 mean = sum(map(sum, plane)) / (12 * 9)
                 for row, pale in zip(plane, paled, strict=True):
-                    for value, one in zip(row, pale, strict=True):
-                        assert abs(one - (mean + share * (value - mean))) < 0.51
+                    for value, expected in zip(row, pale, strict=True):
+                        assert abs(expected - (mean + share * (value - mean))) < 0.51
 
     @pytest.mark.parametrize("size", [(32, 32), (31, 50), (64, 64)])
     @pytest.mark.parametrize("severity", range(1, 6))
@@ -563,8 +563,8 @@ class TestDigital:
                 warped = ndimage.map_coordinates(plane, [at_y, at_x], order=1, mode="mirror")
                 if noise is not None:
                     dx, dy = (
-                        far * ndimage.gaussian_filter(one, deviation, mode="reflect", truncate=3)
-                        for one in noise[number]
+                        far * ndimage.gaussian_filter(field, deviation, mode="reflect", truncate=3)
+                        for field in noise[number]
                     )
                     places = [rows + dy, columns + dx]
                     warped = ndimage.map_coordinates(warped, places, order=1, mode="reflect")

@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
     mixed.assign(id=mixed.id.astype(float)).to_parquet(path / "floats.parquet", index=False)
     (path / "trailing.csv").write_text((path / "mixed.csv").read_text() + "\n\n")
     np.savez(path / "short.npz", light=table.light.to_numpy(str), ids=ids[1:])
-    table.assign(id=[f"row{one}" for one in ids]).to_csv(path / "other.csv", index=False)
+    table.assign(id=[f"row{name}" for name in ids]).to_csv(path / "other.csv", index=False)
     table.assign(id=[ids[0], *ids[:-1]]).to_csv(path / "twice.csv", index=False)
     table.assign(id=[*ids[1:], 5]).to_csv(path / "apart.csv", index=False)
     table[["light"]].to_csv(path / "none.csv", index=False)
@@ -49,11 +49,11 @@ def evaluate_file(folder, file, *arguments, predictions="p.npz"):
     asked = ("evaluate", folder / predictions, "--groups", folder / file, *arguments)
     result = run_command(*asked, "--json", "--no-intervals", "-m", "ece")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    for message in found["warnings"]:
+    report = json.loads(result.stdout)
+    for message in report["warnings"]:
         assert f"warning: {message}" in result.stderr
-    assert ("warning" in result.stderr) == bool(found["warnings"])
-    return found["groups"]["groups"], found["warnings"]
+    assert ("warning" in result.stderr) == bool(report["warnings"])
+    return report["groups"]["groups"], report["warnings"]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_series_gives_its_name_unless_another_is_given(folder):
     for plain in (home, series.rename(None)):
         assert evaluate(predictions, groups=plain, intervals=False).groups.name == "group"
     read = read_groups(folder / "g.csv")
-    found = evaluate(Predictions.read(folder / "p.npz"), groups=read, group_name="sky", **FAST)
-    assert found.groups.name == "sky"
+    evaluation = evaluate(Predictions.read(folder / "p.npz"), groups=read, group_name="sky", **FAST)
+    assert evaluation.groups.name == "sky"
 
 
 def test_lines_of_missing_values_are_those_of_the_file(tmp_path):
@@ -177,18 +177,18 @@ def test_groups_made_from_the_label_are_doubted(accuracy):
     rng = np.random.default_rng(1)
     noisy = np.where(rng.random(4000) < 0.004, rng.integers(6, size=4000), labels)
     site = rng.integers(3, size=4000)
-    found = {
+    warned = {
         "true class": get_warnings(predictions, labels),
         "coarser": get_warnings(predictions, labels // 2),
         "two of them": get_warnings(predictions, labels < 1),
         "finer": get_warnings(predictions, [f"{y} {s}" for y, s in zip(labels, site, strict=True)]),
     }
     if accuracy < 0.99:  # noise as rare as mistakes may be another network's
-        found["nearly"] = get_warnings(predictions, noisy)
-    for what, message in found.items():
+        warned["nearly"] = get_warnings(predictions, noisy)
+    for what, message in warned.items():
         assert len(message) == 1, what
         assert "made from the true class; take the predicted class instead" in message[0], what
-    (message,) = found["true class"]
+    (message,) = warned["true class"]
     assert message in render(evaluate(predictions, groups=labels, intervals=False))
 
 
@@ -232,8 +232,8 @@ def test_few_rows_of_many_classes_are_not_doubted():
 def test_a_small_group_of_the_only_wrong_rows_is_not_doubted():
     predictions, labels, _ = make_predictions(2000, 1.0)
     labels = np.where(np.arange(2000) < 4, (labels + 1) % 6, labels)
-    found = get_warnings(Predictions.from_probs(predictions.array, labels), np.arange(2000) < 4)
-    assert found == ()
+    warned = get_warnings(Predictions.from_probs(predictions.array, labels), np.arange(2000) < 4)
+    assert warned == ()
 
 
 def test_rows_to_be_ignored_and_one_label_take_no_part():
@@ -273,8 +273,8 @@ def test_an_empty_line_amid_two_columns_is_an_error_with_its_number(folder, tmp_
 def test_one_long_name_does_not_make_every_name_as_long():
     predictions, home = draw_groups(8, [300, 300], [0, 0])
     names = ["day", "n" * 100_000]
-    found = evaluate(predictions, groups=[names[one] for one in home], intervals=False).groups
-    assert [len(group.value) for group in found] == [3, 100_000]
+    groups = evaluate(predictions, groups=[names[place] for place in home], intervals=False).groups
+    assert [len(group.value) for group in groups] == [3, 100_000]
 
 
 def test_groups_that_all_have_too_few_rows_are_no_good_news():

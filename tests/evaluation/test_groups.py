@@ -69,28 +69,28 @@ def test_very_sure_calibrated_groups_are_rarely_called_off():
 def test_one_group_too_sure_by_ten_points_is_found():
     """The one of ten groups of 300 rows that is off is found nearly always, and alone."""
     sets = 60
-    found = [judge(*draw_groups(seed, [300] * 10, np.eye(10)[3] * 0.1)) for seed in range(sets)]
+    judged = [judge(*draw_groups(seed, [300] * 10, np.eye(10)[3] * 0.1)) for seed in range(sets)]
     # Found in 97.2% of 500 other sets; fewer than 54 of 60 happen once in 300 times.
-    assert sum(groups["3"].finding == "overconfident" for groups in found) >= 54
-    assert sum(groups.worst.value == "3" for groups in found) >= 54
-    assert sum(len(groups.off) > 1 for groups in found) <= 8  # the nine calibrated groups
+    assert sum(groups["3"].finding == "overconfident" for groups in judged) >= 54
+    assert sum(groups.worst.value == "3" for groups in judged) >= 54
+    assert sum(len(groups.off) > 1 for groups in judged) <= 8  # the nine calibrated groups
 
 
 def test_an_underconfident_group_is_found_and_told_apart():
-    found = judge(*draw_groups(0, [400] * 4, [0, -0.1, 0, 0.12]))
-    assert [found[value].finding for value in "13"] == ["underconfident", "overconfident"]
-    assert found.worst.value == "3"  # too sure is worse than too unsure
-    assert "groups by group is overconfident" in found.headline
-    assert "groups by group is underconfident" in found.headline
+    judged = judge(*draw_groups(0, [400] * 4, [0, -0.1, 0, 0.12]))
+    assert [judged[value].finding for value in "13"] == ["underconfident", "overconfident"]
+    assert judged.worst.value == "3"  # too sure is worse than too unsure
+    assert "groups by group is overconfident" in judged.headline
+    assert "groups by group is underconfident" in judged.headline
 
 
 def test_figures_of_a_group_are_those_of_its_rows_alone():
     predictions, home = draw_groups(1, [500, 200, 90], [0.0, 0.1, 0.2])
-    found = evaluate(predictions, groups=home, **FAST).groups
+    groups = evaluate(predictions, groups=home, **FAST).groups
     for value in range(3):
         mine = home == value
         probs, labels = predictions.array[mine], predictions.labels[mine]
-        group = found[value]
+        group = groups[value]
         assert group.num_rows == mine.sum()
         for name in ("accuracy", "ece", "nll", "aurc"):
             expected = float(getattr(metrics, name)(probs, labels, from_logits=False))
@@ -109,23 +109,23 @@ def test_figures_of_a_group_are_those_of_its_rows_alone():
 def test_the_interval_of_a_gap_holds_the_truth():
     inside = 0
     for seed in range(60):
-        found = judge(*draw_groups(seed, [150] * 5, [0.08] * 5))
-        inside += sum(group.gap_low <= 0.08 <= group.gap_high for group in found.groups)
+        judged = judge(*draw_groups(seed, [150] * 5, [0.08] * 5))
+        inside += sum(group.gap_low <= 0.08 <= group.gap_high for group in judged.groups)
     assert 0.91 <= inside / 300 <= 0.99
 
 
 def test_groups_do_not_depend_on_the_order_of_rows():
     predictions, home = draw_groups(2, [300, 300], [0.1, 0.0])
     order = np.random.default_rng(0).permutation(600)
-    one = evaluate(predictions, groups=home, **FAST).groups
+    groups = evaluate(predictions, groups=home, **FAST).groups
     two = evaluate(predictions.take(order), groups=home[order], **FAST).groups
-    pd.testing.assert_frame_equal(one.to_frame(), two.to_frame())
+    pd.testing.assert_frame_equal(groups.to_frame(), two.to_frame())
 
 
 def test_few_rows_are_said_to_be_few_and_do_not_count_among_the_groups():
     predictions, home = draw_groups(3, [300, 300, 7, 40], [0.12, 0, 0, 0])
-    found = evaluate(predictions, groups=home, group_name="site", **FAST)
-    groups = found.groups
+    evaluation = evaluate(predictions, groups=home, group_name="site", **FAST)
+    groups = evaluation.groups
     assert groups["2"].finding == "not tested: fewer than 20 rows"
     assert groups["2"].p_value is None
     assert groups["3"].finding == "too few rows to rule out 10 points"
@@ -133,7 +133,7 @@ def test_few_rows_are_said_to_be_few_and_do_not_count_among_the_groups():
     assert "1 group has too few rows to rule out 10 points: 3 (40 rows, up to " in groups.headline
     assert "1 group was not tested, with fewer than 20 rows: 2 (7 rows)." in groups.headline
     assert "1 of 4 groups by site is overconfident, corrected for 3 groups" in groups.headline
-    assert found.verdict.sentences[-1] == groups.headline
+    assert evaluation.verdict.sentences[-1] == groups.headline
 
 
 def test_where_no_group_is_off_the_widest_gap_is_told_as_chance():
@@ -209,13 +209,13 @@ def test_a_calibrated_whole_can_hide_a_group_and_the_headline_says_so():
     predictions, home = draw_groups(5, [2000, 200], [-0.012, 0.12])
     names = np.where(home == 1, "night", "day")
     options = {"metrics": ["accuracy", "ece", "aurc"], "resamples": 200}
-    found = evaluate(predictions, groups=names, group_name="light", **options)
-    assert found.verdict.direction == "neither"
-    assert "But light night is overconfident: " in found.verdict.headline
+    evaluation = evaluate(predictions, groups=names, group_name="light", **options)
+    assert evaluation.verdict.direction == "neither"
+    assert "But light night is overconfident: " in evaluation.verdict.headline
     plain = evaluate(predictions, **options)
     assert plain.groups is None
-    assert found.verdict.headline.startswith(plain.verdict.headline)
-    assert found.figures == plain.figures
+    assert evaluation.verdict.headline.startswith(plain.verdict.headline)
+    assert evaluation.figures == plain.figures
 
 
 def test_without_intervals_groups_have_figures_and_no_judgement():
@@ -249,9 +249,11 @@ def test_a_dense_group_that_is_off_is_found():
     labels = (rng.random((80, 6, 6)) < np.where(home == 1, 0.6, 0.8)[:, None, None]).astype(int)
     probs = np.stack((np.full(labels.shape, 0.2), np.full(labels.shape, 0.8)), axis=1)
     labels[:, 0, 0] = 255
-    found = evaluate(Predictions.from_probs(probs, labels, ignore_index=255), groups=home, **FAST)
-    assert [group.finding for group in found.groups.groups][1] == "overconfident"
-    assert [group.num_rows for group in found.groups.groups] == [40 * 35, 40 * 35]
+    evaluation = evaluate(
+        Predictions.from_probs(probs, labels, ignore_index=255), groups=home, **FAST
+    )
+    assert [group.finding for group in evaluation.groups.groups][1] == "overconfident"
+    assert [group.num_rows for group in evaluation.groups.groups] == [40 * 35, 40 * 35]
 
 
 @pytest.mark.parametrize(
@@ -279,8 +281,8 @@ def test_more_groups_than_can_be_judged_are_told():
     predictions, _ = draw_groups(0, [MOST_GROUPS + 1], [0.0])
     with pytest.raises(InputError, match="found 1,001 groups, at most 1,000"):
         evaluate(predictions, groups=np.arange(MOST_GROUPS + 1))
-    found = evaluate(predictions, groups=np.arange(MOST_GROUPS + 1) // 2, intervals=False)
-    assert len(found.groups) == 501
+    evaluation = evaluate(predictions, groups=np.arange(MOST_GROUPS + 1) // 2, intervals=False)
+    assert len(evaluation.groups) == 501
 
 
 @pytest.mark.parametrize(
@@ -347,10 +349,10 @@ def test_groups_come_from_files(folder, monkeypatch, arguments):
     monkeypatch.chdir(folder)
     result = run_command("evaluate", "p.npz", "--groups", *arguments, "--json", "--resamples", 100)
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["groups"]["name"] == "light"
-    assert found["groups"]["worst"] == "night"
-    by_name = {group["value"]: group for group in found["groups"]["groups"]}
+    report = json.loads(result.stdout)
+    assert report["groups"]["name"] == "light"
+    assert report["groups"]["worst"] == "night"
+    by_name = {group["value"]: group for group in report["groups"]["groups"]}
     assert {name: group["num_rows"] for name, group in by_name.items()} == {
         "day": 300,
         "night": 300,
@@ -360,8 +362,8 @@ def test_groups_come_from_files(folder, monkeypatch, arguments):
     assert by_name["night"]["finding"] == "overconfident"
     assert by_name["night"]["gap_low"] > 0
     assert by_name["fog"]["finding"] == "not tested: fewer than 20 rows"
-    assert found["groups"]["headline"] == found["verdict"]["sentences"][-1]
-    assert "night, " in found["groups"]["headline"]
+    assert report["groups"]["headline"] == report["verdict"]["sentences"][-1]
+    assert "night, " in report["groups"]["headline"]
 
 
 @pytest.mark.parametrize(
@@ -439,8 +441,8 @@ def test_the_terminal_names_the_worst_group_and_every_group(folder, monkeypatch,
 
 def test_read_groups_gives_what_evaluate_takes(folder):
     predictions = Predictions.read(folder / "p.npz")
-    found = evaluate(predictions, groups=read_groups(folder / "one.csv"), **FAST)
-    assert found.groups.name == "light"
+    evaluation = evaluate(predictions, groups=read_groups(folder / "one.csv"), **FAST)
+    assert evaluation.groups.name == "light"
 
 
 # The report.
@@ -450,10 +452,10 @@ def test_the_report_has_a_section_of_groups_where_there_are_some(folder):
     predictions = Predictions.read(folder / "p.npz")
     plain = evaluate(predictions, resamples=100)
     assert 'id="groups"' not in render(plain)
-    found = evaluate(predictions, groups=read_groups(folder / "one.csv"), resamples=100)
-    text = render(found)
+    evaluation = evaluate(predictions, groups=read_groups(folder / "one.csv"), resamples=100)
+    text = render(evaluation)
     assert 'href="#groups"' in text
-    assert found.groups.headline.replace("<", "&lt;").replace(">", "&gt;") in text
+    assert evaluation.groups.headline.replace("<", "&lt;").replace(">", "&gt;") in text
     assert "<b>dusk" not in text
     for value in ("night", "fog", "&lt;b&gt;dusk&lt;/b&gt;"):
         assert f'data-group="{value}"' in text
@@ -464,9 +466,9 @@ def test_the_report_has_a_section_of_groups_where_there_are_some(folder):
 
 def test_the_line_reaches_every_gap_and_marks_intervals_that_go_on():
     predictions, home = draw_groups(8, [300, 300, 9], [0, 0.12, 0.45])
-    found = evaluate(predictions, groups=home, **FAST).groups
-    section = make_group_section(found)
-    wide = found["2"]
+    groups = evaluate(predictions, groups=home, **FAST).groups
+    section = make_group_section(groups)
+    wide = groups["2"]
     assert wide.gap > 0.3
     assert wide.gap <= section.limit < wide.gap_high
     places = {row.group.value: row.place for row in section.drawn}
@@ -483,8 +485,8 @@ def test_the_line_reaches_every_gap_and_marks_intervals_that_go_on():
 
 def test_a_page_of_many_groups_draws_some_and_lists_all():
     predictions, home = draw_groups(9, [30] * 60, np.where(np.arange(60) == 50, 0.4, 0.0))
-    found = evaluate(predictions, groups=home, **FAST)
-    text = render(found)
+    evaluation = evaluate(predictions, groups=home, **FAST)
+    text = render(evaluation)
     assert text.count("data-group=") == 60
     assert text.count("data-drawn=") == 30
     assert 'data-drawn="50"' in text
@@ -500,26 +502,26 @@ def test_a_page_of_groups_without_intervals_has_no_judgement():
 
 def test_a_page_whose_groups_alone_are_off_is_not_green():
     predictions, home = draw_groups(5, [2000, 200], [-0.012, 0.12])
-    found = evaluate(predictions, groups=home, resamples=100)
-    assert found.verdict.direction == "neither"
-    assert 'class="verdict mixed"' in render(found)
-    assert 'class="verdict neither"' in render(replace(found, groups=None))
+    evaluation = evaluate(predictions, groups=home, resamples=100)
+    assert evaluation.verdict.direction == "neither"
+    assert 'class="verdict mixed"' in render(evaluation)
+    assert 'class="verdict neither"' in render(replace(evaluation, groups=None))
 
 
 def test_the_picture_draws_every_gap_and_fills_what_is_off():
     predictions, home = draw_groups(8, [300, 300, 300], [0, 0.12, 0])
-    found = evaluate(predictions, groups=home, **FAST)
-    ax = group_gaps(found)
+    evaluation = evaluate(predictions, groups=home, **FAST)
+    ax = group_gaps(evaluation)
     (scatter,) = [c for c in ax.collections if type(c).__name__ == "PathCollection"]
-    gaps = [group.gap for group in found.groups.by_gap]
+    gaps = [group.gap for group in evaluation.groups.by_gap]
     np.testing.assert_allclose(np.asarray(scatter.get_offsets())[:, 0], gaps)
     filled = [not np.allclose(colour[:3], 1) for colour in scatter.get_facecolors()]
-    assert filled == [group.is_off for group in found.groups.by_gap] == [True, False, False]
+    assert filled == [group.is_off for group in evaluation.groups.by_gap] == [True, False, False]
     assert ax.get_yticklabels()[0].get_text() == "1"
     with pytest.raises(InputError, match="no groups"):
         group_gaps(evaluate(predictions, **FAST))
     with pytest.raises(InputError, match="at least 1"):
-        group_gaps(found, top=0)
+        group_gaps(evaluation, top=0)
 
 
 def test_sentences_name_few_of_many():

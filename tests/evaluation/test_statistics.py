@@ -37,10 +37,10 @@ def test_the_interval_of_ece_covers_the_truth(num_rows, truth):
     trials, inside = (120 if num_rows < 1000 else 60), 0
     for trial in range(trials):
         probs, labels = binary(num_rows, truth, rng)
-        found = bootstrap_interval(
+        interval = bootstrap_interval(
             metrics.measure("ece"), probs, labels, from_logits=False, resamples=300, seed=trial
         )
-        inside += found.low <= truth <= found.high
+        inside += interval.low <= truth <= interval.high
     # With a true coverage of 95%, fewer happen once in 400 runs.
     assert inside / trials >= (0.89 if trials == 120 else 0.865)
 
@@ -62,11 +62,11 @@ def test_the_corrected_estimate_removes_most_of_the_bias():
     plain, corrected = [], []
     for trial in range(40):
         probs, labels = binary(500, 0.0, rng)
-        one = metrics.measure("ece")
+        measure = metrics.measure("ece")
         plain.append(metrics.ece(probs, labels, from_logits=False))
         corrected.append(
             bootstrap_interval(
-                one, probs, labels, from_logits=False, resamples=200, seed=trial
+                measure, probs, labels, from_logits=False, resamples=200, seed=trial
             ).estimate
         )
     assert np.mean(corrected) < 0.6 * np.mean(plain)
@@ -94,11 +94,11 @@ def test_the_calibration_test_keeps_its_false_alarm_rate():
 @pytest.mark.parametrize("shift", [0.06, -0.04])
 def test_the_calibration_test_sees_miscalibration(shift):
     rng = np.random.default_rng(11)
-    found = [
+    tests = [
         calibration_test(ranks(*binary(3000, shift, rng)), resamples=200, seed=trial)
         for trial in range(20)
     ]
-    assert np.mean(np.array(found) < 0.05) >= 0.95
+    assert np.mean(np.array(tests) < 0.05) >= 0.95
 
 
 def test_the_calibration_test_sees_errors_that_cancel_on_average():
@@ -131,11 +131,11 @@ def test_resampling_all_sets_at_once_equals_computing_each(name):
     from calibrant.evaluation.bootstrap import make_row_states, resample_measures
 
     predictions = some_predictions(num_rows=150)
-    one = {name: metrics.measure(name)}
-    kept = make_row_states(one, classes=True)
+    measures = {name: metrics.measure(name)}
+    kept = make_row_states(measures, classes=True)
     compute_all([], [(predictions.array, predictions.labels)], extra=list(kept.values()))
     counts = next(resample_counts(150, 7, seed=3))
-    fast = resample_measures(one, kept, counts)[name]
+    fast = resample_measures(measures, kept, counts)[name]
     slow = []
     for line in counts:
         rows = np.repeat(np.arange(150), line)
@@ -156,13 +156,13 @@ def test_resampled_counts_are_multinomial_and_follow_the_seed():
 
 def test_intervals_of_means_match_the_central_limit():
     predictions = some_predictions(num_rows=3000)
-    found = bootstrap_interval(metrics.measure("nll"), predictions.array, predictions.labels)
+    interval = bootstrap_interval(metrics.measure("nll"), predictions.array, predictions.labels)
     losses = torch.nn.functional.cross_entropy(
         torch.from_numpy(predictions.array), torch.from_numpy(predictions.labels), reduction="none"
     )
     half = 1.96 * losses.std().item() / 3000**0.5
-    assert found.low == pytest.approx(losses.mean().item() - half, rel=0.02)
-    assert found.high == pytest.approx(losses.mean().item() + half, rel=0.02)
+    assert interval.low == pytest.approx(losses.mean().item() - half, rel=0.02)
+    assert interval.high == pytest.approx(losses.mean().item() + half, rel=0.02)
 
 
 @pytest.mark.sampled(count=2)
@@ -171,11 +171,11 @@ def test_intervals_of_means_match_the_central_limit():
 )
 def test_any_metric_has_an_interval(name):
     predictions = some_predictions()
-    found = bootstrap_interval(
+    interval = bootstrap_interval(
         metrics.measure(name), predictions.array, predictions.labels, resamples=100
     )
-    assert np.isfinite([found.low, found.high, found.estimate]).all()
-    assert found.low < found.estimate < found.high
+    assert np.isfinite([interval.low, interval.high, interval.estimate]).all()
+    assert interval.low < interval.estimate < interval.high
 
 
 def test_halves_of_the_rows_give_the_standard_error_of_a_mean():
@@ -190,16 +190,16 @@ def test_halves_of_the_rows_give_the_standard_error_of_a_mean():
         seed=0,
         options=[{}],
     )
-    found = bootstrap_interval(metrics.measure("nll"), predictions.array, predictions.labels)
-    assert 2 * 1.96 * halves.std() == pytest.approx(found.high - found.low, rel=0.1)
+    interval = bootstrap_interval(metrics.measure("nll"), predictions.array, predictions.labels)
+    assert 2 * 1.96 * halves.std() == pytest.approx(interval.high - interval.low, rel=0.1)
 
 
 def test_a_model_as_sure_as_can_be_may_still_be_wrong():
     """100 of 100 right at confidence 1: the truth may be off by about 3.6/100."""
     probs, labels = np.eye(4)[np.arange(100) % 4], np.arange(100) % 4
-    found = bootstrap_interval(metrics.measure("ece"), probs, labels, from_logits=False)
-    assert found.low == 0 == found.estimate
-    assert 0.02 < found.high < 0.06
+    interval = bootstrap_interval(metrics.measure("ece"), probs, labels, from_logits=False)
+    assert interval.low == 0 == interval.estimate
+    assert 0.02 < interval.high < 0.06
     wrong = bootstrap_interval(metrics.measure("ece"), probs, (labels + 1) % 4, from_logits=False)
     assert wrong.low > 0.9
     sure = evaluate(Predictions.from_probs(probs, labels), metrics=["accuracy"])["accuracy"]
@@ -209,20 +209,20 @@ def test_a_model_as_sure_as_can_be_may_still_be_wrong():
 def test_out_of_distribution_metrics_have_intervals():
     predictions = some_predictions()
     inside = (np.arange(400) < 250).astype(np.int64)
-    found = bootstrap_interval(
+    interval = bootstrap_interval(
         metrics.measure("ood_auroc"), predictions.array, inside, resamples=100
     )
-    assert 0.4 < found.low < found.high < 0.6
+    assert 0.4 < interval.low < interval.high < 0.6
 
 
 def test_comparing_a_model_with_itself_finds_nothing():
     predictions = some_predictions()
     comparison = compare(predictions, predictions)
-    for one in comparison.differences.values():
-        assert one.difference == 0
-        assert one.low == 0 == one.high
-        assert one.winner == "neither"
-        assert one.p_value == 1.0
+    for difference in comparison.differences.values():
+        assert difference.difference == 0
+        assert difference.low == 0 == difference.high
+        assert difference.winner == "neither"
+        assert difference.p_value == 1.0
 
 
 def test_comparison_finds_the_sharper_model_worse_and_its_accuracy_the_same():
@@ -295,13 +295,13 @@ def test_few_rows_leave_as_much_open_as_their_accuracy_does():
     """One row right, 78% sure: the truth may be anything from 21% to 100%."""
     row = Predictions.from_logits(np.array([[1.276, 0.0]]), np.array([0]))
     few_metrics = {"metrics": ["ece"], "resamples": 200}
-    found = evaluate(row, **few_metrics)
+    evaluation = evaluate(row, **few_metrics)
     confidence = float(torch.softmax(torch.tensor([1.276, 0.0]), 0)[0])
     low = 1 / (1 + 1.959964**2)  # Wilson's interval of 1 of 1
-    assert found.verdict.gap_low == pytest.approx(confidence - 1, abs=1e-4)
-    assert found.verdict.gap_high == pytest.approx(confidence - low, abs=1e-4)
-    assert found.figures["ece"].high == pytest.approx(confidence - low, abs=1e-4)
-    assert f"{100 * (confidence - low):.1f}%" in found.verdict.sentences[0]
+    assert evaluation.verdict.gap_low == pytest.approx(confidence - 1, abs=1e-4)
+    assert evaluation.verdict.gap_high == pytest.approx(confidence - low, abs=1e-4)
+    assert evaluation.figures["ece"].high == pytest.approx(confidence - low, abs=1e-4)
+    assert f"{100 * (confidence - low):.1f}%" in evaluation.verdict.sentences[0]
     rows = np.tile([[1.276, 0.0]], (29, 1))
     labels = np.zeros(30, dtype=int)
     few = evaluate(Predictions.from_logits(rows, labels[:29]), **few_metrics)
@@ -329,36 +329,36 @@ def test_neither_of_two_as_good_is_said_to_be_better_calibrated():
     wins = np.zeros(len(names))
     repeats = 40
     for seed in range(repeats):
-        found = compare(*noisy_twins(seed), metrics=names, resamples=100, seed=seed)
-        wins += [found[name].winner != "neither" for name in names]
+        comparison = compare(*noisy_twins(seed), metrics=names, resamples=100, seed=seed)
+        wins += [comparison[name].winner != "neither" for name in names]
     assert (wins / repeats <= 0.125).all(), wins
 
 
 def test_a_real_difference_in_calibration_is_shown_and_its_interval_agrees():
     a, b = noisy_twins(0, num_rows=2000)
     sharp = Predictions.from_logits(3 * np.asarray(b.array), b.labels, name="sharp")
-    found = compare(a, sharp, metrics=["ece", "adaptive_ece", "classwise_ece"], resamples=200)
+    comparison = compare(a, sharp, metrics=["ece", "adaptive_ece", "classwise_ece"], resamples=200)
     for name in ("ece", "adaptive_ece", "classwise_ece"):
-        one = found[name]
-        assert one.winner == "a"
-        assert one.p_value < 0.001
-        assert (one.low > 0) == (one.p_value < 0.05)
-    assert "a is better in " in found.headline
+        difference = comparison[name]
+        assert difference.winner == "a"
+        assert difference.p_value < 0.001
+        assert (difference.low > 0) == (difference.p_value < 0.05)
+    assert "a is better in " in comparison.headline
     for seed in range(8):
-        for one in compare(
+        for difference in compare(
             *noisy_twins(seed), metrics=["ece", "classwise_ece"], resamples=200
         ).differences.values():
-            assert (one.low <= 0 <= one.high) == (one.p_value >= 0.05)
+            assert (difference.low <= 0 <= difference.high) == (difference.p_value >= 0.05)
 
 
 def test_among_many_metrics_a_small_p_is_a_hint():
-    one = Difference("ece", "ECE", 0.1, 0.08, -0.02, -0.03, -0.001, 0.03, "lower")
+    difference = Difference("ece", "ECE", 0.1, 0.08, -0.02, -0.03, -0.001, 0.03, "lower")
     same = Difference("nll", "NLL", 0.1, 0.1, 0.0, -0.1, 0.1, 0.9, "lower")
-    named = {"ece": one, "nll": same}
-    found = Comparison("a", "b", 100, named, {"confidence_level": 0.95})
+    named = {"ece": difference, "nll": same}
+    comparison = Comparison("a", "b", 100, named, {"confidence_level": 0.95})
     hint = "hinted at, not shown among 2 metrics: ece; no difference is shown in nll."
-    assert found.headline == hint
-    sure = {"ece": replace(one, p_value=0.01), "nll": same}
+    assert comparison.headline == hint
+    sure = {"ece": replace(difference, p_value=0.01), "nll": same}
     assert Comparison("a", "b", 100, sure, {"confidence_level": 0.95}).headline == (
         "b is better in ece; no difference is shown in nll."
     )
@@ -371,31 +371,33 @@ def test_rows_that_are_nearly_all_right_do_not_prove_certainty(wrong):
     logits[:, 0] = 15.0
     labels = np.zeros(60, dtype=int)
     labels[:wrong] = 1
-    found = evaluate(Predictions.from_logits(logits, labels), resamples=200)
-    reach = 1 - found["accuracy"].low
-    assert found.verdict.gap_high == pytest.approx(reach, abs=1e-4)
-    assert found["ece"].high >= reach - 1e-4
+    evaluation = evaluate(Predictions.from_logits(logits, labels), resamples=200)
+    reach = 1 - evaluation["accuracy"].low
+    assert evaluation.verdict.gap_high == pytest.approx(reach, abs=1e-4)
+    assert evaluation["ece"].high >= reach - 1e-4
 
 
 def test_a_risk_without_errors_has_no_interval():
     """It would be of no width, as if 60 rows had proved it."""
     logits = np.random.default_rng(0).normal(size=(60, 3))
     right = Predictions.from_logits(logits, logits.argmax(1))
-    found = evaluate(right, metrics=["aurc", "risk_at_coverage", "nll", "accuracy"], resamples=200)
-    assert found["aurc"].low is None
-    assert found["risk_at_coverage"].high is None
-    assert found["nll"].low < found["nll"].high
-    assert found["accuracy"].low == pytest.approx(60 / (60 + 1.96**2), abs=1e-3)
-    one = bootstrap_interval(metrics.measure("aurc"), logits, logits.argmax(1), resamples=100)
-    assert (one.low, one.high) == (-np.inf, np.inf)
+    evaluation = evaluate(
+        right, metrics=["aurc", "risk_at_coverage", "nll", "accuracy"], resamples=200
+    )
+    assert evaluation["aurc"].low is None
+    assert evaluation["risk_at_coverage"].high is None
+    assert evaluation["nll"].low < evaluation["nll"].high
+    assert evaluation["accuracy"].low == pytest.approx(60 / (60 + 1.96**2), abs=1e-3)
+    interval = bootstrap_interval(metrics.measure("aurc"), logits, logits.argmax(1), resamples=100)
+    assert (interval.low, interval.high) == (-np.inf, np.inf)
 
 
 def test_one_row_says_little_whatever_the_error():
     names = ["ece", "adaptive_ece", "ks_error", "smooth_ece"]
     row = Predictions.from_logits(np.array([[15.0, 0.0]]), np.array([0]))
-    found = evaluate(row, metrics=names, resamples=200)
+    evaluation = evaluate(row, metrics=names, resamples=200)
     for name in names:
-        assert found[name].high > 0.5, name
+        assert evaluation[name].high > 0.5, name
 
 
 def test_a_metric_that_is_undefined_hides_no_other():
@@ -411,25 +413,25 @@ def test_a_metric_that_is_undefined_hides_no_other():
         Predictions.from_probs(each, labels, name=name)
         for each, name in ((sharp, "a"), (probs, "b"))
     )
-    found = compare(a, b, metrics=["brier", "nll", "ece", "classwise_ece"], resamples=200)
-    assert found.headline.startswith("b is better in brier, ece, classwise_ece;")
-    assert found.shown == {"brier", "ece", "classwise_ece"}
+    comparison = compare(a, b, metrics=["brier", "nll", "ece", "classwise_ece"], resamples=200)
+    assert comparison.headline.startswith("b is better in brier, ece, classwise_ece;")
+    assert comparison.shown == {"brier", "ece", "classwise_ece"}
 
 
 def test_one_metric_needs_no_correction_for_many():
-    one = Difference("nll", "NLL", 0.1, 0.2, 0.1, 0.01, 0.15, 0.077, "lower")
-    found = Comparison("a", "b", 60, {"nll": one}, {"confidence_level": 0.95})
-    assert found.headline == "a is better in nll."
+    difference = Difference("nll", "NLL", 0.1, 0.2, 0.1, 0.01, 0.15, 0.077, "lower")
+    comparison = Comparison("a", "b", 60, {"nll": difference}, {"confidence_level": 0.95})
+    assert comparison.headline == "a is better in nll."
 
 
 def test_intervals_of_differences_stay_within_reason():
     """Stretched to 0 and no further, also where the plug-in values are all but equal."""
     for seed in range(5):
         a, b = noisy_twins(seed)
-        for one in compare(
+        for difference in compare(
             a, b, metrics=["ece", "classwise_ece"], resamples=200
         ).differences.values():
-            assert -0.5 < one.low <= 0 <= one.high < 0.5 or one.p_value < 0.05
+            assert -0.5 < difference.low <= 0 <= difference.high < 0.5 or difference.p_value < 0.05
     row = Predictions.from_logits(np.array([[2.0, 1.0, 0.0]]), np.array([1]), name="a")
     twice = Predictions.from_logits(2 * np.asarray(row.array), row.labels, name="b")
     assert compare(row, twice, metrics=["ece", "classwise_ece"])["ece"].winner == "neither"
@@ -441,17 +443,17 @@ def test_swaps_are_of_the_same_rows_of_both_sets():
     labels = np.asarray(a.labels).copy()
     labels[::7] = -1  # rows that do not count
     sides = [
-        Predictions.from_logits(np.asarray(one.array), labels, ignore_index=-1, name=one.name)
-        for one in (a, b)
+        Predictions.from_logits(np.asarray(side.array), labels, ignore_index=-1, name=side.name)
+        for side in (a, b)
     ]
     named = ("ece", "adaptive_ece", "classwise_ece")
     measures = {name: metrics.measure(name) for name in named}
     options = {"from_logits": True, "ignore_index": -1}
-    found = permutation_spread(
-        [(one, options) for one in sides], measures, Plan(resamples=100, seed=5)
+    spreads = permutation_spread(
+        [(side, options) for side in sides], measures, Plan(resamples=100, seed=5)
     )
     kept = labels != -1
-    left, right = (np.asarray(one.array)[kept] for one in sides)
+    left, right = (np.asarray(side.array)[kept] for side in sides)
     stay = np.random.default_rng(5).integers(0, 2, size=(100, kept.sum()), dtype=np.int64)
     for name in named:
         function = getattr(metrics, name)
@@ -460,7 +462,7 @@ def test_swaps_are_of_the_same_rows_of_both_sets():
             - float(function(np.where(line, left, right), labels[kept]))
             for line in stay.astype(bool)[:, :, None]
         ]
-        assert found[name] == pytest.approx(np.std(differences), rel=1e-9), name
+        assert spreads[name] == pytest.approx(np.std(differences), rel=1e-9), name
 
 
 def test_two_sets_that_leave_out_other_rows_are_not_compared():

@@ -27,8 +27,8 @@ USUAL = {
     ],
 )
 def test_the_interval_is_of_what_the_words_say(gap, low, high, says):
-    found = conclude(**USUAL, gap=gap, gap_low=low, gap_high=high, p_value=0.3)
-    assert says in found.sentences[0]
+    verdict = conclude(**USUAL, gap=gap, gap_low=low, gap_high=high, p_value=0.3)
+    assert says in verdict.sentences[0]
 
 
 @pytest.mark.parametrize(("sign", "word"), [(1, "more"), (-1, "less")])

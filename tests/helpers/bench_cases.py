@@ -59,8 +59,8 @@ def child(out: Path, specs, log: Path, *, stop_at: str | None = None, slow: floa
 def events(log: Path, *kinds: str) -> list[dict]:
     """What a process has told so far, of these kinds."""
     lines = log.read_text().splitlines() if log.is_file() else []
-    found = [json.loads(line) for line in lines]
-    return [one for one in found if not kinds or one["event"] in kinds]
+    records = [json.loads(line) for line in lines]
+    return [record for record in records if not kinds or record["event"] in kinds]
 
 
 def until(condition, seconds: float = 60.0) -> None:
@@ -80,8 +80,8 @@ def ended_well(process: int, seconds: float = 60.0) -> bool:
     """Whether a process ends by itself, and without an error; one that does not is killed."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
             return os.waitstatus_to_exitcode(status) == 0
         time.sleep(0.02)
     kill(process)

@@ -50,12 +50,12 @@ def frame_of(suite, values, seconds=None):
     rows = []
     seeds = sorted({spec.config.seed for _, spec in suite.specs})
     for method, spec in suite.specs:
-        for key, told in values.items():
+        for key, series in values.items():
             name, *rest = key if isinstance(key, tuple) else (key,)
             calibrator, metric, part = [*rest, *("none", "ece", "test")[len(rest) :]]
             if name != method:
                 continue
-            value = told(spec) if callable(told) else told[seeds.index(spec.config.seed)]
+            value = series(spec) if callable(series) else series[seeds.index(spec.config.seed)]
             if value is not None:
                 rows.append(
                     make_row(spec, part=part, metric=metric, value=value, calibrator=calibrator)

@@ -29,11 +29,11 @@ return [...document.querySelectorAll("main *, header *, footer *")].filter(hasTe
 """
 
 
-def one(browser, selector):
+def find_element(browser, selector):
     return browser.find_element("css selector", selector)
 
 
-def every(browser, selector):
+def find_elements(browser, selector):
     return browser.find_elements("css selector", selector)
 
 

@@ -218,9 +218,9 @@ def simulated(
     true = np.exp(logits - logits.max(1, keepdims=True))
     true /= true.sum(1, keepdims=True)
     labels = (true.cumsum(1) > rng.random((num_rows, 1))).argmax(1)
-    said = np.exp(sharpness * (logits - logits.max(1, keepdims=True)))
-    said /= said.sum(1, keepdims=True)
-    return stand_in(said, labels, names=names, name=name or f"simulated-{num_classes}")
+    probs = np.exp(sharpness * (logits - logits.max(1, keepdims=True)))
+    probs /= probs.sum(1, keepdims=True)
+    return stand_in(probs, labels, names=names, name=name or f"simulated-{num_classes}")
 
 
 def infinite_loss():

@@ -105,27 +105,27 @@ class TestEveryLoss:
 
     def test_logits_may_be_shifted(self, name):
         logits, target = batch()
-        there = value_and_gradient(make_loss(name), logits, target)
+        shifted = value_and_gradient(make_loss(name), logits, target)
         here = value_and_gradient(make_loss(name), logits + torch.arange(24.0)[:, None] - 7, target)
-        assert torch.allclose(here[0], there[0], rtol=1e-9, atol=1e-10)
-        assert torch.allclose(here[1], there[1], rtol=1e-6, atol=1e-9)
+        assert torch.allclose(here[0], shifted[0], rtol=1e-9, atol=1e-10)
+        assert torch.allclose(here[1], shifted[1], rtol=1e-6, atol=1e-9)
 
     def test_order_of_rows_does_not_matter(self, name):
         if name in ORDERED:
             pytest.skip("pairs are neighbours")
         logits, target = batch()
         order = torch.randperm(24, generator=torch.Generator().manual_seed(3))
-        there = value_and_gradient(make_loss(name), logits, target)
+        permuted = value_and_gradient(make_loss(name), logits, target)
         here = value_and_gradient(make_loss(name), logits[order], target[order])
-        assert torch.allclose(here[0], there[0], rtol=1e-9)
-        assert torch.allclose(here[1], there[1][order], rtol=1e-6, atol=1e-10)
+        assert torch.allclose(here[0], permuted[0], rtol=1e-9)
+        assert torch.allclose(here[1], permuted[1][order], rtol=1e-6, atol=1e-10)
 
     def test_names_of_classes_do_not_matter(self, name):
         logits, target = batch()
         order = torch.randperm(5, generator=torch.Generator().manual_seed(4))
-        there = call(make_loss(name), logits, target)
+        renamed = call(make_loss(name), logits, target)
         here = call(make_loss(name), logits[:, order], torch.argsort(order)[target])
-        assert torch.allclose(here, there, rtol=1e-9)
+        assert torch.allclose(here, renamed, rtol=1e-9)
 
     def test_ignored_rows_change_nothing(self, name):
         logits, target = batch()
@@ -193,8 +193,8 @@ class TestEveryLoss:
         whole = torch.compile(
             lambda logits, target: call(loss, logits, target), fullgraph=True, backend="aot_eager"
         )
-        here, there = copy.deepcopy(loss), value_and_gradient
-        value, gradient = there(here, logits, target)
+        here, measure = copy.deepcopy(loss), value_and_gradient
+        value, gradient = measure(here, logits, target)
         logits = logits.clone().requires_grad_()
         actual = whole(logits, target)
         actual.backward()
@@ -493,5 +493,5 @@ def test_never_waits_for_a_cuda_device(name):
     here = make_loss(name)
     assert torch.isfinite(value)
     if name not in ORDERED:
-        there = call(here, logits.detach().cpu(), target.cpu())
-        assert torch.allclose(value.cpu(), there, rtol=1e-4, atol=1e-6)
+        on_cpu = call(here, logits.detach().cpu(), target.cpu())
+        assert torch.allclose(value.cpu(), on_cpu, rtol=1e-4, atol=1e-6)

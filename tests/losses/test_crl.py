@@ -256,18 +256,18 @@ def test_it_compiles_to_one_graph_and_still_records():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_ranks_as_the_cpu_does():
     here = CorrectnessRanking(num_samples=9)
-    there = CorrectnessRanking(num_samples=9).cuda()
+    on_gpu = CorrectnessRanking(num_samples=9).cuda()
     for seed in range(4):
         rows, labels, _ = batch(seed=seed)
         labels[seed] = -100
         mine, theirs = rows.clone().requires_grad_(), rows.cuda().requires_grad_()
         expected = here(mine, labels, index=torch.arange(9))
-        actual = there(theirs, labels.cuda(), index=torch.arange(9, device="cuda"))
+        actual = on_gpu(theirs, labels.cuda(), index=torch.arange(9, device="cuda"))
         expected.backward()
         actual.backward()
         torch.testing.assert_close(actual.cpu(), expected)
         torch.testing.assert_close(theirs.grad.cpu(), mine.grad)
-        assert torch.equal(there.history.counts.cpu(), here.history.counts)
+        assert torch.equal(on_gpu.history.counts.cpu(), here.history.counts)
 
 
 def test_defaults_and_what_it_says_of_itself():

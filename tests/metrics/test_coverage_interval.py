@@ -135,8 +135,8 @@ def test_corners():
 def test_a_higher_level_gives_a_wider_interval():
     rng = np.random.default_rng(3)
     state = state_of(*drawn(rng, 2000))
-    one, two = (coverage_interval(state, 0.05, level) for level in (0.9, 0.99))
-    assert two[0] < one[0] < one[1] < two[1]
+    narrow, wide = (coverage_interval(state, 0.05, level) for level in (0.9, 0.99))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
 def test_of_very_many_rows_some_thresholds_say_as_much(monkeypatch):

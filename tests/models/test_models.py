@@ -63,8 +63,8 @@ def test_sizes_counted_by_hand():
 
 
 def test_two_names_of_one_network():
-    one, other = models.build("wrn_28_10", 10), models.build("wrn_26_10", 10)
-    assert [p.shape for p in one.parameters()] == [p.shape for p in other.parameters()]
+    first, other = models.build("wrn_28_10", 10), models.build("wrn_26_10", 10)
+    assert [p.shape for p in first.parameters()] == [p.shape for p in other.parameters()]
 
 
 SMALL = ["resnet18", "resnet110_sd", "preresnet56", "wrn_16_4", "densenet40", "lenet5"]

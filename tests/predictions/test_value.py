@@ -183,11 +183,11 @@ def test_split_parts_keep_what_is_known():
     predictions = Predictions.from_logits(
         logits(10), labels(10), class_names=list("abc"), ids=[f"r{i}" for i in range(10)], name="n"
     )
-    one, two = predictions.split(0.3)
-    assert (len(one), len(two)) == (3, 7)
-    assert one.class_names == ("a", "b", "c")
-    assert two.name == "n"
-    for part in (one, two):
+    first, second = predictions.split(0.3)
+    assert (len(first), len(second)) == (3, 7)
+    assert first.class_names == ("a", "b", "c")
+    assert second.name == "n"
+    for part in (first, second):
         rows = [int(name[1:]) for name in part.ids]
         assert np.array_equal(part.scores, predictions.scores[rows])
         assert np.array_equal(part.labels, predictions.labels[rows])
@@ -208,11 +208,11 @@ def test_split_is_disjoint_exhaustive_and_as_even_as_rounding_allows(sizes, frac
         with pytest.raises(InputError, match="too few rows"):
             predictions.split(fraction, seed=seed)
         return
-    one, two = predictions.split(fraction, seed=seed)
-    assert len(one) == expected
-    assert np.array_equal(np.sort(np.concatenate([one.ids, two.ids])), np.arange(total))
+    first, second = predictions.split(fraction, seed=seed)
+    assert len(first) == expected
+    assert np.array_equal(np.sort(np.concatenate([first.ids, second.ids])), np.arange(total))
     for label, size in enumerate(sizes):
-        share = (one.labels == label).sum()
+        share = (first.labels == label).sum()
         assert np.floor(size * fraction - 1e-6) <= share <= np.ceil(size * fraction + 1e-6)
 
 
@@ -230,9 +230,9 @@ def test_unstratified_and_dense_splits_are_along_the_rows():
     predictions = Predictions.from_logits(logits(10), np.array([0] * 9 + [1]))
     assert [len(part) for part in predictions.split(0.5, stratify=False)] == [5, 5]
     dense = Predictions.from_logits(np.zeros((6, 2, 3)), np.zeros((6, 3), int))
-    one, two = dense.split(0.5)
-    assert one.scores.shape == (3, 2, 3)
-    assert two.labels.shape == (3, 3)
+    first, second = dense.split(0.5)
+    assert first.scores.shape == (3, 2, 3)
+    assert second.labels.shape == (3, 3)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
@@ -270,5 +270,5 @@ def test_predictions_on_a_device_stay_there():
     scores = torch.randn(100, 5, device="cuda")
     predictions = Predictions.from_logits(scores, torch.arange(100) % 5)
     assert predictions.labels.device.type == "cuda"
-    one, two = predictions.split()
-    assert one.scores.device.type == two.labels.device.type == "cuda"
+    first, second = predictions.split()
+    assert first.scores.device.type == second.labels.device.type == "cuda"

@@ -73,14 +73,14 @@ def label_binned_error_is_larger(ece, probs, labels):
 
     Checked: for equal-width and equal-mass bins, 1 to 100 of them, and p = 1, 1.5, 2, 3.
     """
-    found = []
+    inequalities = []
     for num_bins, binning in SEVERAL_BINNINGS:
         for order in (1, 1.5, 2, 3):
             options = {"num_bins": num_bins, "binning": binning, "order": order}
             label = float(ece(probs, labels, form="label", **options))
             plain = float(ece(probs, labels, form="bin", **options))
-            found.append(Inequality(f"ECE_lb >= ECE_bin, {options}", label, plain))
-    return found
+            inequalities.append(Inequality(f"ECE_lb >= ECE_bin, {options}", label, plain))
+    return inequalities
 
 
 def lemma_4_1(ece, probs, labels):
@@ -95,17 +95,17 @@ def lemma_4_1(ece, probs, labels):
     _, confidence, _ = top_rows(probs, labels)
     n, num_classes = np.asarray(probs).shape
     single = single_sample_ece(probs, labels)
-    found = [
+    inequalities = [
         Inequality("single-sample ECE >= err/K", single, error_rate(probs, labels) / num_classes)
     ]
     options = {"order": 1, "form": "bin"}
     for num_bins, binning in SEVERAL_BINNINGS:
         value = float(ece(probs, labels, num_bins=num_bins, binning=binning, **options))
-        found.append(Inequality(f"single-sample ECE >= {num_bins} {binning}", single, value))
+        inequalities.append(Inequality(f"single-sample ECE >= {num_bins} {binning}", single, value))
     if len(set(confidence.tolist())) == n:
         attained = float(ece(probs, labels, num_bins=n, binning="mass", **options))
-        found.append(Inequality("N equal-mass bins >= single-sample ECE", attained, single))
-    return found
+        inequalities.append(Inequality("N equal-mass bins >= single-sample ECE", attained, single))
+    return inequalities
 
 
 def require_separation(score, threshold, correct):
@@ -142,7 +142,7 @@ def proposition_4_2(ece, probs, labels, score, threshold, margin=1e-12):
     before = single_sample_ece(probs, labels)
     after = single_sample_ece(mapped, labels)
     kept = float(np.mean(top_rows(mapped, labels)[0] == predicted))
-    found = [
+    inequalities = [
         Inequality("predictions kept", kept, 1.0),
         Inequality("before >= after", before, after - margin),
         Inequality("after >= err/K", after, bound),
@@ -151,8 +151,8 @@ def proposition_4_2(ece, probs, labels, score, threshold, margin=1e-12):
     for num_bins, binning in SEVERAL_BINNINGS:
         options = {"num_bins": num_bins, "binning": binning, "order": 1, "form": "bin"}
         value = float(ece(mapped, labels, **options))
-        found.append(Inequality(f"before >= mapped, {options}", before, value - margin))
-    return found
+        inequalities.append(Inequality(f"before >= mapped, {options}", before, value - margin))
+    return inequalities
 
 
 def proposition_4_3(classwise_ece, probs, labels):
@@ -172,15 +172,17 @@ def proposition_4_3(classwise_ece, probs, labels):
     strict = bool(np.any(~correct & (of_label < 0.5)))
     single = single_sample_classwise_ece(probs, labels)
     bound = error_rate(probs, labels) / num_classes
-    found = [Inequality("single-sample cwECE > err/K", single, bound, strict)]
+    inequalities = [Inequality("single-sample cwECE > err/K", single, bound, strict)]
     for num_bins, binning in SEVERAL_BINNINGS:
         options = {"num_bins": num_bins, "binning": binning, "order": 1}
         value = float(classwise_ece(probs, labels, **options))
-        found.append(Inequality(f"single-sample cwECE >= {options}", single, value))
+        inequalities.append(Inequality(f"single-sample cwECE >= {options}", single, value))
     if all(len(set(column)) == n for column in p.T.tolist()):
         attained = float(classwise_ece(probs, labels, num_bins=n, binning="mass", order=1))
-        found.append(Inequality("N equal-mass bins >= single-sample cwECE", attained, single))
-    return found
+        inequalities.append(
+            Inequality("N equal-mass bins >= single-sample cwECE", attained, single)
+        )
+    return inequalities
 
 
 def halving_map(probs, score, threshold, renormalise):
@@ -214,15 +216,15 @@ def proposition_4_4(classwise_ece, probs, labels, score, threshold):
     before = single_sample_classwise_ece(probs, labels)
     printed = halving_map(probs, score, threshold, renormalise=False)
     mapped = halving_map(probs, score, threshold, renormalise=True)
-    found = [
+    inequalities = [
         Inequality("before >= printed", before, single_sample_classwise_ece(printed, labels)),
         Inequality("before >= mapped", before, single_sample_classwise_ece(mapped, labels)),
     ]
     for num_bins, binning in SEVERAL_BINNINGS:
         options = {"num_bins": num_bins, "binning": binning, "order": 1}
         value = float(classwise_ece(mapped, labels, **options))
-        found.append(Inequality(f"before >= mapped, {options}", before, value))
-    return found
+        inequalities.append(Inequality(f"before >= mapped, {options}", before, value))
+    return inequalities
 
 
 def canonical_error(probs, labels, order):
@@ -253,15 +255,17 @@ def proposition_4_5(ece, classwise_ece, brier, probs, labels, order):
     num_classes = np.asarray(probs).shape[1]
     middle = canonical_error(probs, labels, order)
     upper = num_classes ** (1 / order - 1 / 2) * math.sqrt(float(brier(probs, labels)))
-    found = [Inequality("K^(1/rho-1/2) sqrt(BS) >= CE_rho", upper, middle)]
+    inequalities = [Inequality("K^(1/rho-1/2) sqrt(BS) >= CE_rho", upper, middle)]
     for num_bins, binning in SEVERAL_BINNINGS:
         options = {"num_bins": num_bins, "binning": binning, "order": order}
         by_class = num_classes ** (1 / order) * float(classwise_ece(probs, labels, **options))
-        found.append(Inequality(f"CE_rho >= K^(1/rho) cwECE_rho, {options}", middle, by_class))
+        inequalities.append(
+            Inequality(f"CE_rho >= K^(1/rho) cwECE_rho, {options}", middle, by_class)
+        )
         options["order"] = 1
         value = float(ece(probs, labels, form="bin", **options))
-        found.append(Inequality(f"CE_rho >= ECE, {options}", middle, value))
-    return found
+        inequalities.append(Inequality(f"CE_rho >= ECE, {options}", middle, value))
+    return inequalities
 
 
 def is_aligned(score, loss):
@@ -288,12 +292,12 @@ def proposition_4_7(aurc, probs, labels, score):
     loss = -np.log(p[np.arange(n), np.asarray(labels, dtype=int)])
     err = error_rate(probs, labels)
     bound = n * math.log(2) / (2 * (n + 1)) * err**2 + math.log(2) / (2 * (n + 1)) * err
-    found = []
+    inequalities = []
     value = {}
     for weights in ("log", "empirical"):
         value[weights] = float(aurc(np.asarray(score), loss, weights=weights))
         best = float(aurc(-loss, loss, weights=weights))
-        found.append(Inequality(f"AURC >= aligned AURC, {weights}", value[weights], best))
-        found.append(Inequality(f"aligned AURC >= bound, {weights}", best, bound))
-    found.append(Inequality("empirical >= log weights", value["empirical"], value["log"]))
-    return found
+        inequalities.append(Inequality(f"AURC >= aligned AURC, {weights}", value[weights], best))
+        inequalities.append(Inequality(f"aligned AURC >= bound, {weights}", best, bound))
+    inequalities.append(Inequality("empirical >= log weights", value["empirical"], value["log"]))
+    return inequalities

@@ -13,14 +13,14 @@ from __future__ import annotations
 def blocks(values: list[float], strength: float) -> list[list[int]]:
     """Which values pool together, lowest first, by pooling one value after another."""
     order = sorted(range(len(values)), key=lambda i: values[i])
-    found: list[tuple[float, list[int]]] = []  # sum of what is fitted, members
+    pooled: list[tuple[float, list[int]]] = []  # sum of what is fitted, members
     for rank, i in enumerate(order, start=1):
         total, members = values[i] / strength - rank, [i]
-        while found and found[-1][0] * len(members) >= total * len(found[-1][1]):
-            before, earlier = found.pop()
+        while pooled and pooled[-1][0] * len(members) >= total * len(pooled[-1][1]):
+            before, earlier = pooled.pop()
             total, members = before + total, earlier + members
-        found.append((total, members))
-    return [members for _, members in found]
+        pooled.append((total, members))
+    return [members for _, members in pooled]
 
 
 def soft_rank(values: list[float], strength: float) -> list[float]:

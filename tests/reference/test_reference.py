@@ -210,11 +210,11 @@ def test_beta_kernel_error():
 
 def test_kde_forms_for_two_classes():
     # both classes are off by the same: the norm of the canonical form has it twice
-    one = (3 / 4 + 3 / 44) / 3
-    assert ref.kde_ece(KDE_PROBS, KDE_LABELS, 0.25) == close(2 * one)
-    assert ref.kde_ece(KDE_PROBS, KDE_LABELS, 0.25, "marginal") == close(one)
+    expected = (3 / 4 + 3 / 44) / 3
+    assert ref.kde_ece(KDE_PROBS, KDE_LABELS, 0.25) == close(2 * expected)
+    assert ref.kde_ece(KDE_PROBS, KDE_LABELS, 0.25, "marginal") == close(expected)
     value = ref.kde_ece(KDE_PROBS, KDE_LABELS, 0.25, "marginal", class_reduction="sum")
-    assert value == close(2 * one)
+    assert value == close(2 * expected)
     # top label: .75, .5, .75, all right, so that every estimate is 1
     assert ref.kde_ece(KDE_PROBS, KDE_LABELS, 0.25, "top") == close((0.25 + 0.5 + 0.25) / 3)
 

@@ -12,7 +12,7 @@ from calibrant import Predictions, compare, evaluate
 from calibrant.core.errors import InputError
 from calibrant.report import Alternatives, formatting, render, write
 from calibrant.report.comparison_tables import compare_alternatives
-from tests.helpers.browser import CONTRAST, every
+from tests.helpers.browser import CONTRAST, find_elements
 from tests.report.test_page import HOSTILE
 from tests.report.test_repair import AFTER, BEFORE, JUDGED, PAIRED, REPAIRED, overconfident
 
@@ -23,9 +23,9 @@ BLIND = Predictions.from_logits(0.5 * AFTER.array[:, ::-1].copy(), AFTER.labels,
 
 def against(other, **changed):
     """Another model's evaluation under a name, and how it compares with this one."""
-    found = evaluate(other, metrics=SHOWN, resamples=100)
+    evaluation = evaluate(other, metrics=SHOWN, resamples=100)
     comparison = compare(BEFORE, other, metrics=SHOWN, resamples=100)
-    return replace(found, **changed), comparison
+    return replace(evaluation, **changed), comparison
 
 
 CALM, WORSE, SAME = against(AFTER, name="calm"), against(SURER), against(BEFORE, name="same")
@@ -62,10 +62,10 @@ def test_section_is_there_only_with_other_models_and_follows_the_repair():
 
 
 def test_table_tells_accuracy_calibration_error_and_likelihood_of_each():
-    found = rows_of(page(CALM, WORSE))
-    assert list(found) == ["this model", "calm", "surer"]
+    rows = rows_of(page(CALM, WORSE))
+    assert list(rows) == ["this model", "calm", "surer"]
     for name, judged in (("this model", JUDGED), ("calm", CALM[0]), ("surer", WORSE[0])):
-        accuracy, ece, interval, nll, _ = found[name]
+        accuracy, ece, interval, nll, _ = rows[name]
         assert accuracy == formatting.figure_text("accuracy", judged["accuracy"].value)
         assert ece == formatting.number(judged["ece"].value)
         low, high = formatting.number(judged["ece"].low), formatting.number(judged["ece"].high)
@@ -74,8 +74,8 @@ def test_table_tells_accuracy_calibration_error_and_likelihood_of_each():
 
 
 def test_outcome_says_what_is_better_and_what_is_worse():
-    found = rows_of(page(CALM, WORSE, SAME, USELESS))
-    assert [row[-1] for row in found.values()] == [
+    rows = rows_of(page(CALM, WORSE, SAME, USELESS))
+    assert [row[-1] for row in rows.values()] == [
         "–",
         "better calibrated, lower NLL",
         "worse calibrated, higher NLL",
@@ -88,10 +88,10 @@ def test_outcome_says_what_is_better_and_what_is_worse():
 
 
 def test_gains_and_losses_are_told_of_the_same_model():
-    (found, comparison), (blind, lost) = CALM, USELESS
-    figures = {**found.figures, "accuracy": blind["accuracy"]}
+    (better, comparison), (blind, lost) = CALM, USELESS
+    figures = {**better.figures, "accuracy": blind["accuracy"]}
     differences = {**comparison.differences, "accuracy": lost["accuracy"]}
-    mixed = (replace(found, figures=figures), replace(comparison, differences=differences))
+    mixed = (replace(better, figures=figures), replace(comparison, differences=differences))
     table = compare_alternatives(JUDGED, Alternatives([mixed]))
     assert table.rows[-1].outcome == "better calibrated, lower NLL but less accurate"
     assert table.rows[-1].tone == "neither"
@@ -99,7 +99,7 @@ def test_gains_and_losses_are_told_of_the_same_model():
 
 
 @pytest.mark.parametrize(
-    ("models", "told"),
+    ("models", "expected"),
     [
         (
             (CALM,),
@@ -128,8 +128,8 @@ def test_gains_and_losses_are_told_of_the_same_model():
         ),
     ],
 )
-def test_headline_counts(models, told):
-    assert headline(*models) == told
+def test_headline_counts(models, expected):
+    assert headline(*models) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_tone_follows_the_headline(models, tone):
 
 
 def test_repaired_model_stands_in_the_table_and_lowest_likelihood_is_named():
-    found = page(WORSE, after=REPAIRED, comparison=PAIRED)
-    assert list(rows_of(found)) == ["this model", "this model, repaired", "surer"]
-    assert rows_of(found)["this model, repaired"][-1] == "better calibrated, lower NLL"
-    assert "The lowest NLL of the table is that of this model, repaired." in found
+    text = page(WORSE, after=REPAIRED, comparison=PAIRED)
+    assert list(rows_of(text)) == ["this model", "this model, repaired", "surer"]
+    assert rows_of(text)["this model, repaired"][-1] == "better calibrated, lower NLL"
+    assert "The lowest NLL of the table is that of this model, repaired." in text
     assert "The lowest NLL of the table is that of calm." in page(CALM, WORSE)
     assert "The lowest NLL of the table is that of this model." in page(WORSE)
     # Without intervals of the difference nothing can be said of the repair.
@@ -195,7 +195,7 @@ def test_text_stands_out_and_the_console_is_quiet(visit, theme):
     page = visit("others", theme=theme)
     assert page.get_log("browser") == []
     assert page.execute_script(CONTRAST) == []
-    assert len(every(page, "#alternatives tbody tr")) == 6
+    assert len(find_elements(page, "#alternatives tbody tr")) == 6
 
 
 @pytest.mark.browser

@@ -30,11 +30,11 @@ HOSTILE = [
 
 
 def embedded(text):
-    found = re.findall(
+    matches = re.findall(
         r'<script type="application/json" id="report-data">(.*?)</script>', text, re.S
     )
-    assert len(found) == 1
-    return json.loads(found[0])
+    assert len(matches) == 1
+    return json.loads(matches[0])
 
 
 def test_sections_come_in_the_promised_order_with_the_verdict_first():

@@ -14,7 +14,7 @@ from calibrant import Predictions, compare, evaluate, metrics
 from calibrant.core.errors import InputError
 from calibrant.report import formatting, render, write
 from calibrant.report.temperature_slider import KNOTS, MOST_ROWS, make_slider_data, sample_rows
-from tests.helpers.browser import CONTRAST, every, one, press
+from tests.helpers.browser import CONTRAST, find_element, find_elements, press
 from tests.report.test_page import HOSTILE, embedded
 
 EXPLANATION = "One temperature divides all logits.\n\nNo <b>prediction</b> changes."
@@ -58,10 +58,10 @@ def unpacked(text, kind):
 
 
 def row_of(text, name):
-    found = re.search(rf'data-change="{name}">(.*?)</tr>', text, re.S)[1]
+    row = re.search(rf'data-change="{name}">(.*?)</tr>', text, re.S)[1]
     return [
         html.unescape(re.sub(r"<.*?>", "", cell)).strip()
-        for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", found, re.S)
+        for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.S)
     ]
 
 
@@ -158,11 +158,11 @@ def test_differences_have_a_sign_and_a_unit(name, value, text):
 
 
 def test_sample_holds_what_a_temperature_needs():
-    found = make_slider_data(BEFORE)
+    data = make_slider_data(BEFORE)
     logits, labels, total = sample_rows(BEFORE)
-    assert (found["rows"], found["of"], total) == (MOST_ROWS, 3000, 3000)
-    table = unpacked(found["normaliser"], "<f4").reshape(len(KNOTS), -1)
-    gaps = unpacked(found["gaps"], "<f4")
+    assert (data["rows"], data["of"], total) == (MOST_ROWS, 3000, 3000)
+    table = unpacked(data["normaliser"], "<f4").reshape(len(KNOTS), -1)
+    gaps = unpacked(data["gaps"], "<f4")
     for knot, temperature in ((16, 1.0), (24, 2.0), (0, 0.25), (32, 4.0)):
         tempered = logits / temperature
         probs = np.exp(tempered - tempered.max(1, keepdims=True))
@@ -170,7 +170,7 @@ def test_sample_holds_what_a_temperature_needs():
         np.testing.assert_allclose(np.exp(-table[knot]), probs.max(1), rtol=1e-5)
         nll = (gaps / temperature + table[knot]).mean()
         assert nll == pytest.approx(metrics.nll(tempered, labels), abs=1e-5)
-    correct = unpacked(found["correct"], "u1")
+    correct = unpacked(data["correct"], "u1")
     assert correct.mean() == pytest.approx(metrics.accuracy(logits, labels))
 
 
@@ -208,10 +208,10 @@ def test_binary_scores_dense_ones_and_ignored_rows():
     dense = rng.normal(size=(3, 4, 5, 6))
     labels = rng.integers(4, size=(3, 5, 6))
     labels[0, 0] = 9
-    found, truth, total = sample_rows(Predictions.from_logits(dense, labels, ignore_index=9))
+    rows, truth, total = sample_rows(Predictions.from_logits(dense, labels, ignore_index=9))
     kept = labels.reshape(-1) != 9
     assert total == kept.sum()
-    np.testing.assert_array_equal(found, np.moveaxis(dense, 1, -1).reshape(-1, 4)[kept])
+    np.testing.assert_array_equal(rows, np.moveaxis(dense, 1, -1).reshape(-1, 4)[kept])
     np.testing.assert_array_equal(truth, labels.reshape(-1)[kept])
     with pytest.raises(InputError, match="every row here is ignored"):
         make_slider_data(
@@ -285,7 +285,7 @@ def set_slider(driver, exponent):
 
 
 def figures(driver):
-    shown = one(driver, "[data-readout=temperature]")
+    shown = find_element(driver, "[data-readout=temperature]")
     return {
         name: float(shown.get_attribute(f"data-{name}"))
         for name in ("nll", "ece", "confidence", "accuracy")
@@ -297,12 +297,14 @@ def figures(driver):
 @pytest.mark.parametrize("name", ["ten", "two", "thousand", "hostile", "one", "edges"])
 def test_every_page_draws_and_slides_without_a_word_in_the_console(visit, name):
     driver = visit(name)
-    drawn = {chart.get_attribute("data-chart") for chart in every(driver, ".chart:has(svg)")}
+    drawn = {
+        chart.get_attribute("data-chart") for chart in find_elements(driver, ".chart:has(svg)")
+    }
     assert {"before", "after", "tuning", "tempered"} <= drawn
     for exponent in (-2, -1.37, 0.5, 2):
         set_slider(driver, exponent)
         assert np.isfinite(list(figures(driver).values())).all()
-        assert "NaN" not in one(driver, "#temperature").get_attribute("innerHTML")
+        assert "NaN" not in find_element(driver, "#temperature").get_attribute("innerHTML")
     assert driver.execute_script("return window.hacked") is None
     assert driver.get_log("browser") == []
 
@@ -317,7 +319,7 @@ def test_page_agrees_with_the_metrics(visit, name, exponent):
     tempered = logits / 2**exponent
     driver = visit(name)
     set_slider(driver, exponent)
-    found = figures(driver)
+    shown = figures(driver)
     probs = np.exp(tempered - np.logaddexp.reduce(tempered, axis=1)[:, None])
     expected = {
         "nll": metrics.nll(tempered, labels),
@@ -326,10 +328,10 @@ def test_page_agrees_with_the_metrics(visit, name, exponent):
         "accuracy": metrics.accuracy(tempered, labels),
     }
     for key, value in expected.items():
-        assert found[key] == pytest.approx(float(value), abs=5e-4), key
-    said = one(driver, "[data-readout=temperature]").text
-    assert formatting.number(found["nll"]) in said
-    assert formatting.number(found["ece"]) in said
+        assert shown[key] == pytest.approx(float(value), abs=5e-4), key
+    readout = find_element(driver, "[data-readout=temperature]").text
+    assert formatting.number(shown["nll"]) in readout
+    assert formatting.number(shown["ece"]) in readout
 
 
 @pytest.mark.browser
@@ -344,7 +346,8 @@ def test_live_diagram_has_the_bins_of_an_evaluation(visit, name):
     driver = visit(name)
     set_slider(driver, exponent)
     labels = [
-        mark.get_attribute("aria-label") for mark in every(driver, "[data-chart=tempered] .mark")
+        mark.get_attribute("aria-label")
+        for mark in find_elements(driver, "[data-chart=tempered] .mark")
     ]
     assert len(labels) == len(bins)
     for label, (_, row) in zip(labels, bins.iterrows(), strict=True):
@@ -365,20 +368,20 @@ def test_best_is_the_temperature_of_least_loss_and_reset_goes_back(visit):
     grid = 2 ** np.linspace(-2, 2, 401)
     best = grid[np.argmin([float(metrics.nll(logits / t, labels)) for t in grid])]
     driver = visit("ten")
-    found = float(one(driver, "[data-readout=temperature]").get_attribute("data-best"))
-    assert found == pytest.approx(best, rel=0.015)
-    assert 1.7 < found < 2.3
+    least = float(find_element(driver, "[data-readout=temperature]").get_attribute("data-best"))
+    assert least == pytest.approx(best, rel=0.015)
+    assert 1.7 < least < 2.3
     before = figures(driver)
-    press(driver, one(driver, "[data-action=best]"))
-    assert one(driver, "output").text == f"{found:.2f}"
-    assert f"best {found:.2f}" in one(driver, "[data-chart=tuning]").text
+    press(driver, find_element(driver, "[data-action=best]"))
+    assert find_element(driver, "output").text == f"{least:.2f}"
+    assert f"best {least:.2f}" in find_element(driver, "[data-chart=tuning]").text
     after = figures(driver)
     assert after["nll"] < before["nll"]
     assert after["ece"] < before["ece"]
     assert after["accuracy"] == before["accuracy"]
-    press(driver, one(driver, "[data-action=reset]"))
+    press(driver, find_element(driver, "[data-action=reset]"))
     assert figures(driver) == before
-    assert one(driver, "output").text == "1.00"
+    assert find_element(driver, "output").text == "1.00"
 
 
 @pytest.mark.browser
@@ -386,23 +389,23 @@ def test_slider_is_moved_by_keyboard_and_by_the_curve(visit):
     from selenium.webdriver.common.keys import Keys
 
     driver = visit("ten")
-    slider = one(driver, "#kelvin")
+    slider = find_element(driver, "#kelvin")
     slider.send_keys(Keys.ARROW_RIGHT)
-    assert one(driver, "output").text == "1.01"
+    assert find_element(driver, "output").text == "1.01"
     assert slider.get_attribute("aria-valuetext").startswith("T = 1.01")
     slider.send_keys(Keys.END)
-    assert one(driver, "output").text == "4.00"
-    press(driver, one(driver, "[data-chart=tuning] svg"))
-    assert 0.95 < float(one(driver, "output").text) < 1.05
+    assert find_element(driver, "output").text == "4.00"
+    press(driver, find_element(driver, "[data-chart=tuning] svg"))
+    assert 0.95 < float(find_element(driver, "output").text) < 1.05
 
 
 @pytest.mark.browser
 def test_both_diagrams_show_the_same_range(visit):
     driver = visit("ten")
     for side in ("before", "after"):
-        mark = every(driver, f"[data-chart={side}] .mark")[-2]
-        press(driver, one(mark, ".dot"))
-        texts = [one(driver, f"[data-text={each}]").text for each in ("before", "after")]
+        mark = find_elements(driver, f"[data-chart={side}] .mark")[-2]
+        press(driver, find_element(mark, ".dot"))
+        texts = [find_element(driver, f"[data-text={each}]").text for each in ("before", "after")]
         assert all(text.startswith("Confidence 86.7% to 93.3%: right") for text in texts)
 
 
@@ -433,10 +436,10 @@ def test_all_text_stands_out_from_its_ground(visit, theme):
 def test_phone_width_never_scrolls_sideways(visit, name):
     driver = visit(name, width=390)
     assert driver.execute_script("return document.documentElement.scrollWidth") == 390
-    assert one(driver, ".outcome").is_displayed()
-    table = one(driver, ".changes")
+    assert find_element(driver, ".outcome").is_displayed()
+    table = find_element(driver, ".changes")
     assert table.rect["width"] <= 390
-    assert all(cell.is_displayed() for cell in every(driver, ".changes td"))
+    assert all(cell.is_displayed() for cell in find_elements(driver, ".changes td"))
     set_slider(driver, 1)
     assert driver.execute_script("return document.documentElement.scrollWidth") == 390
 
@@ -444,10 +447,10 @@ def test_phone_width_never_scrolls_sideways(visit, name):
 @pytest.mark.browser
 def test_print_hides_the_slider_and_keeps_the_numbers(visit):
     driver = visit("ten", media="print")
-    assert not one(driver, "#kelvin").is_displayed()
-    assert not one(driver, "[data-action=best]").is_displayed()
-    assert one(driver, "[data-readout=temperature]").is_displayed()
-    assert one(driver, ".changes").is_displayed()
+    assert not find_element(driver, "#kelvin").is_displayed()
+    assert not find_element(driver, "[data-action=best]").is_displayed()
+    assert find_element(driver, "[data-readout=temperature]").is_displayed()
+    assert find_element(driver, ".changes").is_displayed()
 
 
 @pytest.mark.browser
@@ -458,5 +461,5 @@ def test_every_control_has_a_name_and_headings_step_by_one(visit):
         !(e.textContent.trim() || e.getAttribute("aria-label") || e.labels?.length)).length"""
     )
     assert nameless == 0
-    headings = [int(h.tag_name[1]) for h in every(driver, "h1, h2, h3")]
+    headings = [int(h.tag_name[1]) for h in find_elements(driver, "h1, h2, h3")]
     assert np.diff(headings).max() <= 1

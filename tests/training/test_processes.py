@@ -22,9 +22,9 @@ QUICK += ["--set", "model_options={hidden: [32]}"]
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as socket_:
+        socket_.bind(("127.0.0.1", 0))
+        return socket_.getsockname()[1]
 
 
 def in_two_processes(folder, *options):

@@ -348,10 +348,10 @@ def test_a_loss_that_fails_to_compile_is_trained_uncompiled(splits, tmp_path, mo
 def test_compiled_runs_are_cuda_graphs_on_a_single_gpu_only():
     from calibrant.training.setup import graph_mode
 
-    one, two = Config(compile=True), Config(compile=True, devices=2)
-    assert graph_mode(one, torch.device("cuda")) == "reduce-overhead"
-    assert graph_mode(two, torch.device("cuda")) is None
-    assert graph_mode(one, torch.device("cpu")) is None
+    single, double = Config(compile=True), Config(compile=True, devices=2)
+    assert graph_mode(single, torch.device("cuda")) == "reduce-overhead"
+    assert graph_mode(double, torch.device("cuda")) is None
+    assert graph_mode(single, torch.device("cpu")) is None
 
 
 @pytest.mark.slow
