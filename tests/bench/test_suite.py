@@ -70,11 +70,11 @@ def test_every_combination_is_a_run_and_later_lines_win():
     assert first.calibrators == ("temperature", "temperature(objective=sb_ece)")
     other = found["cross_entropy", "digits", 0.1, 1]
     assert (other.keep, other.calibrators) == ("rows", ("temperature",))
-    assert other.after == (("mac_cal_head", "{}"), ("shift", '{"severities":[1,3]}'))
+    assert other.after == (("mac_cal_head", '{"race":false}'), ("shift", '{"severities":[1,3]}'))
     assert other.wanted == {
         ("run", "none"),
         ("run", "temperature"),
-        ("run", "after:mac_cal_head"),
+        ("run", 'after:mac_cal_head({"race":false})'),
         ("run", 'after:shift({"severities":[1,3]})'),
     }
 
@@ -309,74 +309,6 @@ def test_runs_of_one_key_are_one_run_with_all_their_measurements():
     assert both.after == one.after
     assert both.keep == "predictions"
     assert Spec.of(json.loads(json.dumps(both.to_dict()))) == both
-
-
-def test_gammas_are_raced_in_suites_as_in_the_published_runs_unless_they_say_otherwise(tmp_path):
-    """So that a default that has changed since changes no figure that was published."""
-    from calibrant.bench.run.runner import run_suite
-    from calibrant.bench.run.worker import Bench
-    from calibrant.bench.suite.key import key_of
-    from calibrant.training.run import Run
-
-    text = """
-        name: raced
-        defaults: {data: digits, model: mlp, epochs: 1, batch_size: 400, device: cpu}
-        methods:
-          usual: {recipe: mac_cal, recipe_options: {epochs: 4}}
-          raced: {recipe: mac_cal, recipe_options: {epochs: 4, race: true}}
-          whole: {recipe: mac_cal, recipe_options: {epochs: 4, race: false}}
-        """
-    suite = Suite.parse(text)
-    usual, raced, whole = (spec for _, spec in suite.specs)
-    assert usual.key == raced.key != whole.key
-    run_suite(suite, tmp_path)
-    options = [Run(Bench(tmp_path).folder(one.key)).config for one in (usual, whole)]
-    assert [one.recipe_options["race"] for one in options] == [True, False]
-    assert [key_of(one) for one in options] == [usual.key, whole.key]
-
-
-def test_a_run_begun_before_an_option_had_another_usual_value_goes_on(tmp_path):
-    from calibrant.bench.run.runner import run_suite
-    from calibrant.bench.run.worker import Bench
-    from calibrant.training import train
-    from calibrant.training.run import Run
-
-    suite = Suite.parse(
-        """
-        name: raced
-        defaults: {data: digits, model: mlp, epochs: 3, batch_size: 400, device: cpu}
-        methods: {mac_cal: {recipe: mac_cal, recipe_options: {epochs: 3}}}
-        """
-    )
-    ((_, spec),) = suite.specs
-    folder = Bench(tmp_path).folder(spec.key)
-
-    class Stop(Exception):
-        pass
-
-    def stop(line):
-        if line["epoch"] == 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(spec.config, folder, on_epoch=stop)
-    assert "race" not in Run(folder).config.recipe_options
-    made = run_suite(suite, tmp_path)
-    assert made.done == [spec.key]
-    assert Run(folder).config.recipe_options["race"] is True
-
-
-def test_members_of_an_ensemble_mean_what_a_run_of_theirs_does():
-    from calibrant.bench.suite.key import with_former, without_former
-
-    bare = {"members": 2, "recipe": "mac_cal"}
-    told = {"members": 2, "recipe": "mac_cal", "recipe_options": {"race": True}}
-    assert with_former("deep_ensemble", bare) == told
-    assert without_former("deep_ensemble", told) == bare
-    other = {"members": 2, "recipe": "plp", "recipe_options": {}}
-    assert with_former("deep_ensemble", other) == without_former("deep_ensemble", other) == other
-    kept = {"members": 2, "recipe": "mac_cal", "recipe_options": {"race": False, "epochs": 3}}
-    assert without_former("deep_ensemble", with_former("deep_ensemble", kept)) == kept
 
 
 def test_anchors_and_merges_are_no_keys_that_stand_twice():

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from calibrant.bench.suite.former import make_options
 from calibrant.bench.suite.sources import drop_source, source_of
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS, get, kind_of
@@ -61,7 +62,7 @@ def _own_spelled(text: str) -> str:
 def make(text: str) -> Calibrator:
     """A fresh calibrator; options that are not its own are its objective's."""
     name, options = parse(text)
-    options = drop_source(name, options)
+    options = make_options(name, drop_source(name, options))
     options.pop("on", None)  # which rows it is fitted on: not its own concern
     own = inspect.signature(kind_of(name)).parameters
     extra = {key: options.pop(key) for key in list(options) if key not in own}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from calibrant.core.errors import InputError
@@ -111,10 +111,10 @@ def parse_terms(text: str) -> list[Term]:
     >>> [tuple(term) for term in parse_terms("focal(gamma=3)+0.5*s_avuc")]
     [(None, 'focal', {'gamma': 3}), (0.5, 's_avuc', {})]
     """
-    return [_parse_term(part.strip(), text) for part in _split_terms(text)]
+    return [_parse_term(part.strip(), text) for part in split_terms(text)]
 
 
-def _split_terms(text: str) -> list[str]:
+def split_terms(text: str) -> list[str]:
     """Split at plus signs outside parentheses, quotes and numbers such as 1e+3."""
     parts, depth, begin, quote, escaped = [], 0, 0, "", False
     for place, sign in enumerate(text):
@@ -185,6 +185,99 @@ def _set_option(term: Term, option: str, value: Any) -> Term:
     if option == "beta":
         return term._replace(weight=float(value))
     return term._replace(options={**term.options, option: value})
+
+
+def edit_options(
+    text: str, *, drop: Collection[str] = (), add: Mapping[str, Any] | None = None
+) -> str:
+    """Drop and add options of a method's text; the rest stays as it is written.
+
+    >>> edit_options("r_aurc(csf='msp', lam=.5)", drop=["lam"], add={"reference_batch": None})
+    "r_aurc(csf='msp', reference_batch=None)"
+
+    Args:
+        text: A name, or a name with options in parentheses.
+        drop: The options to drop. Default: none.
+        add: The options to add at the end. Default: none.
+    """
+    for option in drop:
+        text = _drop_option(text, option)
+    for option, value in (add or {}).items():
+        text = _add_option(text, f"{option}={_format_value(value)}")
+    return text
+
+
+def _drop_option(text: str, option: str) -> str:
+    name, places = _find_options(text)
+    names = [one for one, _, _ in places]
+    if option not in names:
+        return text
+    if len(places) == 1:
+        return name
+    at = names.index(option)
+    begin = places[at - 1][2] if at else places[0][1]
+    end = places[at][2] if at else places[1][1]
+    return text[:begin] + text[end:]
+
+
+def _add_option(text: str, written: str) -> str:
+    name, places = _find_options(text)
+    if not places:
+        return f"{name}({written})"
+    end = places[-1][2]
+    return f"{text[:end]}, {written}{text[end:]}"
+
+
+def _find_options(text: str) -> tuple[str, list[tuple[str, int, int]]]:
+    """Find a method's name, and where each of its options begins and ends in the text."""
+    node = ast.parse(text.strip(), mode="eval").body
+    if isinstance(node, ast.Name):
+        return node.id, []
+    assert isinstance(node, ast.Call)  # as `parse_method` reads
+    assert isinstance(node.func, ast.Name)
+    shift = len(text) - len(text.lstrip())
+    lines = text.strip().splitlines(keepends=True)
+
+    def offset(line: int, column: int) -> int:  # columns are counted in bytes
+        before = sum(map(len, lines[: line - 1]))
+        return shift + before + len(lines[line - 1].encode()[:column].decode())
+
+    return node.func.id, [
+        (
+            str(one.arg),
+            offset(one.lineno, one.col_offset),
+            offset(one.end_lineno or one.lineno, one.end_col_offset or one.col_offset),
+        )
+        for one in node.keywords
+    ]
+
+
+def edit_terms(text: str, edit: Callable[[Term], tuple[Collection[str], Mapping[str, Any]]]) -> str:
+    """Drop and add options of a loss's parts; ``beta`` is a part's weight.
+
+    >>> edit_terms("focal(gamma=3) + 1.0*sb_ece", lambda term: ({"beta"}, {}))
+    'focal(gamma=3) + sb_ece'
+
+    Args:
+        text: The loss.
+        edit: Given a part, the options to drop and those to add.
+    """
+    parts = split_terms(text)
+    return "+".join(_edit_term(part, *edit(_parse_term(part.strip(), text))) for part in parts)
+
+
+def _edit_term(part: str, drop: Collection[str], add: Mapping[str, Any]) -> str:
+    match = _TERM.match(part.strip())
+    assert match is not None  # as it was parsed
+    begin = part.index(match["method"])
+    weight, method = part[:begin], part[begin:]
+    blank = part[: len(part) - len(part.lstrip())]
+    if "beta" in drop:
+        weight = blank
+    if "beta" in add:
+        weight = f"{blank}{float(add['beta'])!r}*"
+    rest = {option: value for option, value in add.items() if option != "beta"}
+    return weight + edit_options(method, drop=[one for one in drop if one != "beta"], add=rest)
 
 
 def merge_options(text: str, options: Mapping[str, Any], *, kind: str) -> tuple[str, Options]:

@@ -26,7 +26,7 @@ from calibrant.bench.measure.measurement import (
 from calibrant.bench.measure.network import apply_head
 from calibrant.bench.measure.subject import Fit, Head, Subject, fit, measure_calibrated
 from calibrant.bench.suite.after_names import OPTIONS, RECIPES, is_head, spell_stages
-from calibrant.bench.suite.key import with_former
+from calibrant.bench.suite.former import edit_recipe
 from calibrant.calibrators.heads.mac_cal_head import MacCalHead
 from calibrant.calibrators.rank import apply
 from calibrant.core.errors import InputError
@@ -86,7 +86,7 @@ def make_head(subject: Subject, called: str, precision: str) -> Head:
             network.features(getattr(network, part))  # not part of the time that the stage takes
         begun = time.perf_counter()
         recipe = RECIPES[name]
-        facts = get_recipe(recipe, **with_former(recipe, options)).finish(network)
+        facts = get_recipe(recipe, **edit_recipe(recipe, options)).finish(network)
         seconds = time.perf_counter() - begun
         assert network.taken is not None
         subject.heads[called] = Head(network.taken, network, seconds, facts)

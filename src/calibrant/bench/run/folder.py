@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from calibrant.bench.store.half_precision import halve_files, largest_path
-from calibrant.bench.suite.key import OF_THE_MACHINE, key_of, with_former
+from calibrant.bench.suite.former import train_settings
+from calibrant.bench.suite.key import OF_THE_MACHINE, key_of
 from calibrant.bench.suite.spec import Spec
 from calibrant.core.errors import InputError
 from calibrant.core.files import write_file
@@ -43,8 +44,7 @@ def take_up(folder: Path, spec: Spec) -> str | None:
         before = Config.read(path)
         machine = {name: getattr(spec.config, name) for name in OF_THE_MACHINE}
         # Begun before an option had another usual value, it goes on with the one it had.
-        options = with_former(before.recipe, before.recipe_options)
-        now = before.changed(**machine, recipe_options=options)
+        now = train_settings(before.changed(**machine))
         if now != before:
             write_file(path, now.to_yaml().encode())
     return None

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from calibrant.bench.suite.after_names import LATE
+from calibrant.bench.suite.former import store_calibrator, store_measurement, store_settings
 from calibrant.bench.suite.key import canonical_json
 from calibrant.bench.suite.schema import (
     OF_A_RUN,
@@ -119,7 +120,7 @@ def _make_spec(settings: dict[str, Any]) -> Spec:
         _check_after(*one, version())
     keep = given.pop("keep", KEEPS[0])
     logits = given.pop("logits", None)
-    config = Config.of(given)
+    config = store_settings(Config.of(given))
     if logits is None:
         check_names(config)
     for name, options in after:
@@ -140,11 +141,12 @@ def _check_after(name: str, options: str, known: int) -> None:
 def _after(found: Any) -> tuple[str, str]:
     """``shift``, or ``shift: {severities: [1, 3]}``, as (name, options in JSON)."""
     if isinstance(found, str):
-        return found, "{}"
+        found = {found: None}
     if isinstance(found, dict) and len(found) == 1:
         ((name, options),) = found.items()
         if options is None or isinstance(options, dict):
-            return str(name), canonical_json(with_sources(options or {}))
+            stored = store_measurement(str(name), options or {})
+            return str(name), canonical_json(with_sources(stored))
     raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {found!r}")
 
 
@@ -154,7 +156,9 @@ def _calibrators(found: str, data: str, known: int) -> tuple[str, ...]:
     from calibrant.bench.texts import expanded, make
 
     texts = [str(one) for one in _list(json.loads(found), "calibrators")]
-    names = expanded(texts, dense=data == "camvid" or data.startswith("dense:"))
+    names = expanded(
+        map(store_calibrator, texts), dense=data == "camvid" or data.startswith("dense:")
+    )
     for name in names:
         make(name)
     return names

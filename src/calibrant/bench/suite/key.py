@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from calibrant.bench.suite.former import key_settings
 from calibrant.bench.suite.sources import list_sources
 from calibrant.core.errors import InputError
 from calibrant.training.config import Config
@@ -25,38 +26,11 @@ OF_THE_MACHINE = (
 # Settings that came after the first keys, with the value that older runs had: left out of the
 # key at that value, so that runs made before keep theirs.
 ADDED: dict[str, Any] = {"head": None}
-# Options whose usual value was another when runs were first made. In a suite they have that one
-# unless it says otherwise, and it is left out of the key: what was published is made again.
-FORMER: dict[str, dict[str, Any]] = {"mac_cal": {"race": True}}
-
-
-def with_former(recipe: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's options as a suite means them, those of an ensemble's members, too: `FORMER`."""
-    return _of_members({**FORMER.get(recipe, {}), **options}, with_former)
-
-
-def without_former(recipe: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without what a suite means anyway: as keys and results have them."""
-    former = FORMER.get(recipe, {}).items()
-    kept = {name: value for name, value in options.items() if (name, value) not in former}
-    return _of_members(kept, without_former)
-
-
-def _of_members(
-    options: dict[str, Any], change: Callable[[str, Mapping[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    """Options in which the recipe of members, where one with `FORMER` is named, has its own."""
-    if options.get("recipe") not in FORMER:
-        return options
-    own = change(options["recipe"], options.get("recipe_options") or {})
-    rest = {name: value for name, value in options.items() if name != "recipe_options"}
-    return {**rest, "recipe_options": own} if own else rest
 
 
 def key_of(config: Config, *, logits: str | None = None) -> str:
     """The key of a run: the same on every machine, whatever is measured of it."""
-    settings = result_settings(config.to_dict())
-    settings["recipe_options"] = without_former(config.recipe, config.recipe_options)
+    settings = result_settings(key_settings(config).to_dict())
     told: dict[str, Any] = {"format": FORMAT, "settings": settings}
     if logits is not None:
         told["logits"] = logits

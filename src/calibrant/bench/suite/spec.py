@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from calibrant.bench.suite.after_names import LATE, after_mark, list_names
-from calibrant.bench.suite.key import OF_THE_MACHINE, key_of, with_former, without_former
+from calibrant.bench.suite.former import key_settings, train_settings
+from calibrant.bench.suite.key import OF_THE_MACHINE, key_of
 from calibrant.core.errors import InputError
 from calibrant.training.config import Config
 
@@ -39,9 +40,8 @@ class Spec:
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
             raise InputError(f"keep is one of {', '.join(KEEPS)}, found {self.keep!r}")
-        options = without_former(self.config.recipe, self.config.recipe_options)
-        if options != self.config.recipe_options:  # one run is spelled one way
-            object.__setattr__(self, "config", self.config.changed(recipe_options=options))
+        # One run is spelled one way.
+        object.__setattr__(self, "config", key_settings(self.config))
         if self.keep == KEEPS[0] and self.is_late:
             raise InputError(
                 f"{', '.join(LATE)} reads predictions of other runs: say keep: {KEEPS[1]}"
@@ -67,9 +67,8 @@ class Spec:
 
     @property
     def trained(self) -> Config:
-        """The settings it is trained with: those of a suite, with what a suite means by them."""
-        options = with_former(self.config.recipe, self.config.recipe_options)
-        return self.config.changed(recipe_options=options)
+        """The settings it is trained with, former defaults among them: see `suite.former`."""
+        return train_settings(self.config)
 
     @property
     def judged(self) -> list[str]:

@@ -96,7 +96,10 @@ def canonical_name(text: str) -> str:
     'temperature'
     """
     from calibrant.bench.texts import spell
+    from calibrant.core.method_text import split_terms
 
+    if len(parts := split_terms(text)) > 1:  # a calibrator on a second stage
+        return "+".join(map(canonical_name, parts))
     name, options = parts_of(text)
     if name == "ece" and options.get("binning") == "mass" and options.get("form", "bin") == "bin":
         name = "adaptive_ece"
@@ -112,6 +115,18 @@ def without_source(text: str) -> str:
     'half(factor=0.25)'
     """
     return _SOURCE.sub("", text) if "source=" in text else text
+
+
+def shown_calibrator(text: str) -> str:
+    """A calibrator as a suite writes it: former defaults written out, current ones left out.
+
+    >>> shown_calibrator("mac_cal_head"), shown_calibrator("mac_cal_head(race=False)")
+    ('mac_cal_head(race=True)', 'mac_cal_head')
+    """
+    from calibrant.bench.suite.former import show_calibrator
+
+    shown = show_calibrator(text)
+    return without_source(text if shown == text else canonical_name(shown))
 
 
 def higher_is_better(metric: str) -> bool | None:

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from calibrant.bench.suite.former import describe_former, store_calibrator
 from calibrant.bench.suite.spec import MARK
 from calibrant.bench.tables.formatting import canonical_name
 from calibrant.core.errors import InputError, no_such
@@ -97,6 +98,17 @@ class Results:
         return found
 
     @cached_property
+    def former(self) -> dict[tuple[Cell, str], str]:
+        """By cell and method, the former defaults that its runs were made with, if any."""
+        found = {
+            (cell, method): describe_former(spec.config)
+            for _, spec in self.suite.specs
+            for method, cell, _ in self.plan[spec.key]
+            if spec.logits is None
+        }
+        return {place: text for place, text in found.items() if text}
+
+    @cached_property
     def cells(self) -> list[Cell]:
         """In the order of the suite."""
         return list(dict.fromkeys(cell for entries in self.plan.values() for _, cell, _ in entries))
@@ -142,15 +154,30 @@ class Results:
         names = (canonical_name(name) for _, spec in self.suite.specs for name in spec.judged)
         return dict.fromkeys(["none", *names])
 
+    def find_calibrator(self, text: str) -> str:
+        """Find the name in these rows of what a person calls so: as stored, or as in suites.
+
+        What the suite asks for comes before what was measured besides.
+        """
+        names = (canonical_name(text), canonical_name(store_calibrator(text)))
+        known = [name for where in (self._asked, self._measured) for name in names if name in where]
+        return (known or names)[0]
+
+    @cached_property
+    def _measured(self) -> frozenset[str]:
+        return frozenset(map(str, self.rows["calibrator"].unique()))
+
     def values(
-        self, metric: str, *, calibrator: str = "none", part: str = "test"
+        self, metric: str, *, calibrator: str = "none", part: str = "test", exact: bool = False
     ) -> dict[tuple[Cell, str], Runs]:
         """By cell and method, the figure of each seed; ``part`` may be a pattern.
 
         Of several parts that fit, such as ``test:*:5``, a seed's figure is the mean; a seed
-        that lacks a part which others of its method have is left out.
+        that lacks a part which others of its method have is left out. ``exact`` says that the
+        calibrator is named as in these rows.
         """
-        asked = (canonical_name(metric), canonical_name(calibrator), part)
+        name = calibrator if exact else self.find_calibrator(calibrator)
+        asked = (canonical_name(metric), name, part)
         if asked not in self._known:
             self._known[asked] = self._values(*asked)
         return self._known[asked]

@@ -126,7 +126,8 @@ def _by_part(
 ) -> dict[Cell, list[Series]]:
     """A line a method against the number in a part's name; a seed's several parts averaged."""
     rows = found.rows
-    rows = rows[(rows["metric"] == metric) & (rows["calibrator"] == calibrator)]
+    name = found.find_calibrator(calibrator)
+    rows = rows[(rows["metric"] == metric) & (rows["calibrator"] == name)]
     matched = {part: pattern.match(str(part)) for part in rows["part"].unique()}
     places = {part: float(match[1]) for part, match in matched.items() if match}
     lines: dict[tuple[Cell, str], dict[float, dict[int, list[float]]]] = {}
@@ -151,8 +152,8 @@ def pairs(
     """(method, calibrator, first figure, second figure), means over seeds both have, by cell."""
     told: dict[Cell, list[tuple[str, str, float, float]]] = {}
     for calibrator in found.calibrators:
-        one = found.values(first, calibrator=calibrator, part=part)
-        two = found.values(second, calibrator=calibrator, part=part)
+        one = found.values(first, calibrator=calibrator, part=part, exact=True)
+        two = found.values(second, calibrator=calibrator, part=part, exact=True)
         for cell, method in one.keys() & two.keys():
             both = _both(one[cell, method], two[cell, method])
             if both is not None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, NamedTuple
 
 from calibrant.bench.suite.published import PublishedFigure
 from calibrant.bench.tables import statistics, tuning_table
-from calibrant.bench.tables.formatting import heading, number, with_error, without_source
+from calibrant.bench.tables.formatting import (
+    heading,
+    number,
+    shown_calibrator,
+    with_error,
+    without_source,
+)
 from calibrant.bench.tables.results import Cell
 
 MARKS = {True: "+", False: "−", None: ""}
@@ -79,7 +85,7 @@ class Column:
     @property
     def heading(self) -> str:
         """Its name, unit and better way, the calibrator, and the part where it must be said."""
-        plain = without_source(self.calibrator)
+        plain = shown_calibrator(self.calibrator)
         after = "" if plain == "none" else f", after {plain}"
         after += f", {in_words(self.part)}" if self.says_part else ""
         text = heading(self.metric)
@@ -95,22 +101,26 @@ class Block:
     name: str
     rows: tuple[tuple[str, tuple[Entry, ...]], ...]
     diverged: frozenset[str] = frozenset()  # methods of which runs ended without a result
+    labels: Mapping[str, str] = field(default_factory=dict)  # of rows not shown by their name
 
     @property
     def shown(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
         """The rows that have a figure, ours or published."""
         found = [(name, entries) for name, entries in self.rows if _has_any(entries)]
-        return tuple((without_source(name), entries) for name, entries in found)
+        return tuple((self._label(name), entries) for name, entries in found)
 
     @property
     def waiting(self) -> str:
         """In words, the rows that have none."""
-        names = [without_source(name) for name, entries in self.rows if not _has_any(entries)]
-        lost = [name for name in names if name in self.diverged]
-        names = [name for name in names if name not in self.diverged]
+        names = [name for name, entries in self.rows if not _has_any(entries)]
+        lost = [self._label(name) for name in names if name in self.diverged]
+        names = [self._label(name) for name in names if name not in self.diverged]
         told = [f"Diverged: {', '.join(lost)}."] if lost else []
         told += [f"No figures (not run yet, or failed): {', '.join(names)}."] if names else []
         return " ".join(told)
+
+    def _label(self, name: str) -> str:
+        return self.labels.get(name) or without_source(name)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,7 @@ from calibrant.bench.tables.formatting import (
     check_metric,
     higher_is_better,
     parts_of,
+    shown_calibrator,
     without_source,
 )
 from calibrant.bench.tables.results import Cell, Results, Runs, collect_results
@@ -107,7 +109,7 @@ class _Asked(NamedTuple):
         return "run" if name == "train_seconds" else "ood:*" if name in OF_TWO_SETS else "test"
 
     def values(self, found: Results) -> dict[tuple[Cell, str], Runs]:
-        return found.values(self.metric, calibrator=self.calibrator, part=self.of)
+        return found.values(self.metric, calibrator=self.calibrator, part=self.of, exact=True)
 
     def tells(self, found: Results, *, beside: bool = True) -> bool:
         """Whether it has figures, other ones than the column before any, where that is beside it.
@@ -134,7 +136,7 @@ def _not_shown(
     others = [one for one in found.calibrators if one not in after]
     # Figures of a plugin's earlier source cannot be asked for by name.
     current = [one for one in others if canonical_name(without_source(one)) == one]
-    return tuple(without_source(one) for one in current if tells(one))
+    return tuple(shown_calibrator(one) for one in current if tells(one))
 
 
 def _by_method(
@@ -163,7 +165,7 @@ def _by_method(
             entries = _judged(column, planned, one.metric, baseline, marks)
             for name in column:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
-    return _assembled(found, kept, rows, several=len(parts) > 1)
+    return _assembled(found, kept, rows, "method", several=len(parts) > 1)
 
 
 def _by_calibrator(
@@ -182,13 +184,14 @@ def _by_calibrator(
             entries = _judged(column, planned, place.metric, "none", marks)
             for name in after:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
-    return _assembled(found, asked, rows, several=len(parts) > 1)
+    return _assembled(found, asked, rows, "calibrator", several=len(parts) > 1)
 
 
 def _assembled(
     found: Results,
     columns: list[_Asked],
     rows: dict[Cell, dict[str, list[Entry]]],
+    down: str,
     *,
     several: bool,
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
@@ -209,10 +212,19 @@ def _assembled(
             found.name_of(cell),
             tuple((name, tuple(each)) for name, each in part.items()),
             frozenset(method for where, method in found.diverged if where == cell),
+            {name: _label(found, cell, name, down) for name in part},
         )
         for cell, part in rows.items()
     )
     return made, blocks
+
+
+def _label(found: Results, cell: Cell, name: str, down: str) -> str:
+    """Name a row, with the former defaults that its runs were made with."""
+    if down == "calibrator":
+        return shown_calibrator(name)
+    former = found.former.get((cell, name))
+    return f"{name} (former: {former})" if former else name
 
 
 def _judged(
@@ -249,14 +261,15 @@ def _judged(
 
 def _published(found: Results, cell: Cell, method: str, asked: _Asked) -> Published | None:
     """The figure of the first of the suite's sources that has it."""
-    for source in found.suite.published:
+    names = dict.fromkeys((asked.calibrator, shown_calibrator(asked.calibrator)))
+    for source, calibrator in itertools.product(found.suite.published, names):
         figure = source.figure(
             data=found.setting(cell, "data"),
             model=found.setting(cell, "model"),
             long_tail=found.setting(cell, "long_tail"),
             method=method,
             metric=asked.metric,
-            calibrator=asked.calibrator,
+            calibrator=calibrator,
             part=_as_published(asked.of),
         )
         if figure is not None and figure.value is not None:
@@ -271,7 +284,7 @@ def _as_published(part: str) -> str:
 
 def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list[str]:
     if asked is not None:
-        return [canonical_name(one) for one in _listed(asked, ())]
+        return [found.find_calibrator(one) for one in _listed(asked, ())]
     if down == "calibrator":
         return list(found.own_calibrators or ("none",))
     return ["none", *(one for one in found.calibrators if one == "temperature")]
@@ -282,7 +295,7 @@ def _check_measured(found: Results, after: Iterable[str], parts: Iterable[str]) 
     measured = {str(one) for one in found.rows["calibrator"].unique()}
     for name in after:
         if name not in measured:
-            known = dict.fromkeys(map(without_source, found.calibrators))
+            known = dict.fromkeys(map(shown_calibrator, found.calibrators))
             raise no_such("calibrator that was measured", without_source(name), known)
     there = dict.fromkeys(str(one) for one in found.rows["part"].unique())
     asked = list(parts)

@@ -62,7 +62,7 @@ class MacCalHead(FeatureHead):
             0.995) (ours: a pilot found the best between .95 and .98).
         race: True drops the worse half of ``gammas`` after a quarter and after half of the
             epochs. It takes less than half the time but is biased: small γ pass through the
-            right sparsity early and may be kept for it. Suites and the published runs set it.
+            right sparsity early and may be kept for it. The published runs set it.
             Default: False (ours: no bias).
         validation_fraction: The share of the rows held out to choose γ, if `fit` is given no
             validation rows. Only useful if the network was not trained on the rows given.
