@@ -93,6 +93,25 @@ def test_a_suite_that_omits_an_option_has_the_current_default_and_a_new_key(tmp_
     assert "| whole |" in text
 
 
+def test_losses_of_suites_have_the_current_default_and_stored_ones_the_former():
+    suite = Suite.parse(
+        """
+        methods:
+          omitted: {loss: "r_aurc(csf='msp', lam=.5)"}
+          current: {loss: "r_aurc(csf='msp', lam=.5, reference_batch=128)"}
+          former: {loss: "r_aurc(csf='msp', lam=.5, reference_batch=None)"}
+          hard: {loss: r_aurc(hard_rank=True)}
+        """
+    )
+    omitted, current, before, hard = (spec for _, spec in suite.specs)
+    assert omitted.key == current.key != before.key
+    assert before.config.loss == "r_aurc(csf='msp', lam=.5)"  # as stored, to the letter
+    assert before.key == key_of(Config(loss="r_aurc(csf='msp', lam=.5)")) == key_of(before.trained)
+    assert before.trained.loss == "r_aurc(csf='msp', lam=.5, reference_batch=None)"
+    assert former.describe_former(before.config) == "reference_batch=None"
+    assert hard.config.loss == hard.trained.loss == "r_aurc(hard_rank=True)"
+
+
 def test_an_option_without_effect_leaves_the_key_alone():
     text = "methods: {{one: {{recipe: mac_cal, recipe_options: {{{}}}}}}}"
     for options in ("gamma: 0.9", "schedule: fixed"):

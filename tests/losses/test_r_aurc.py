@@ -24,7 +24,7 @@ OPTIONS = [
     {"strength": 2.0},
     {"hard_rank": True},
     {"hard_rank": True, "csf": "neg_entropy", "lam": 0.3},
-    {"reference_batch": 128},
+    {"reference_batch": None},
     {"reference_batch": 12, "strength": 0.01, "csf": "margin"},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -86,7 +86,7 @@ def test_reference_by_hand():
     actual = ref.r_aurc(batch, [1.0, 2.0], lam=0.25, hard_rank=True)
     assert actual == pytest.approx([0.75 + 0.25 * math.log(1.5), 1.5 + 0.5 * math.log(3)])
     # at ε = 1 both are one block: 1.5 ± 1/8, and the weights are −ln(1 − 1.375/3), ...
-    actual = ref.r_aurc(batch, [1.0, 2.0], lam=1.0, strength=1.0)
+    actual = ref.r_aurc(batch, [1.0, 2.0], lam=1.0, strength=1.0, reference_batch=None)
     assert actual == pytest.approx([-math.log(1.625 / 3), -2 * math.log(1.375 / 3)])
 
 
@@ -138,8 +138,9 @@ def wanted_gradient(logits, labels, options):
     csf = options.get("csf", "msp")
     z = logits.numpy()
     n, classes = z.shape
-    if "reference_batch" in options:
-        strength *= (options["reference_batch"] + 1) / (n + 1)
+    reference = options.get("reference_batch", 128)
+    if reference is not None:
+        strength *= (reference + 1) / (n + 1)
     p = np.exp(z - z.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     loss = -np.log(p[np.arange(n), labels.numpy()])
@@ -198,6 +199,64 @@ def test_gradcheck(csf, strength):
         assert torch.autograd.gradcheck(lambda z, t=target: loss(z, t), logits)
 
 
+INNER = {
+    "focal": ref.focal,
+    "focal(gamma=2.0)": lambda z, y: ref.focal(z, y, 2.0),
+    "inverse_focal": ref.inverse_focal,
+    "brier": ref.brier,
+    "flsd": ref.flsd,
+}
+each_inner = pytest.mark.parametrize("text", INNER)
+
+
+@each_inner
+def test_values_around_another_primary_loss(text):
+    logits, labels, _ = draw()
+    pairs = zip(logits.tolist(), labels.tolist(), strict=True)
+    plain = [INNER[text](z, y) for z, y in pairs]
+    options = {"csf": "margin", "lam": 0.7}
+    expected = ref.r_aurc(logits.tolist(), plain, **options)
+    close(value_of({**options, "loss": text}, logits, labels, reduction="none"), expected)
+    close(value_of({**options, "loss": text}, logits, labels), sum(expected) / 30)
+    dense = logits.reshape(10, 3, 5).movedim(2, 1)
+    value = value_of({**options, "loss": text}, dense, labels.reshape(10, 3), reduction="none")
+    close(value, torch.tensor(expected, dtype=torch.float64).reshape(10, 3))
+    weight = torch.tensor([0.5, 2.0, 1.0, 0.0, 3.0], dtype=torch.float64)
+    heavy = torch.tensor(expected, dtype=torch.float64) * weight[labels]
+    weighed = value_of({**options, "loss": text}, logits, labels, weight=weight)
+    close(weighed, heavy.sum() / weight[labels].sum())
+
+
+@each_inner
+def test_gradcheck_around_another_primary_loss(text):
+    logits, labels, soft = draw(rows=8, classes=4, seed=2)
+    logits.requires_grad_()
+    loss = losses.RegularizedAURC(loss=text, reference_batch=8, reduction="none")
+    marked = torch.where(torch.arange(8) == 5, -100, labels % 4)
+    for target in (marked, soft):
+        assert torch.autograd.gradcheck(lambda z, t=target: loss(z, t), logits)
+
+
+def test_a_primary_loss_of_ones_own_inside():
+    from calibrant.losses.registry import LOSSES
+
+    class Doubled(losses.PrimaryLoss):
+        name = "doubled"
+
+        def forward(self, input, target):
+            assert isinstance(input, torch.Tensor)
+            return 2 * torch.nn.functional.cross_entropy(input, target, reduction="none")
+
+    LOSSES.register(Doubled)
+    try:
+        logits, labels, _ = draw()
+        dense = logits.reshape(10, 3, 5).movedim(2, 1), labels.reshape(10, 3)
+        for batch in ((logits, labels), dense):
+            close(losses.r_aurc(*batch, loss="doubled"), 2 * losses.r_aurc(*batch))
+    finally:
+        LOSSES.unregister("doubled")
+
+
 @pytest.mark.parametrize("csf", CSFS)
 @pytest.mark.parametrize("reference_batch", [3, 8, 20])
 def test_gradcheck_with_a_reference_batch(csf, reference_batch):
@@ -214,7 +273,7 @@ def test_gradcheck_with_a_reference_batch(csf, reference_batch):
 @pytest.mark.parametrize("strength", [0.05, 0.01])
 def test_at_its_reference_batch_the_strength_is_the_one_given(csf, strength):
     logits, labels, _ = draw(rows=128, classes=10)
-    plain = {"csf": csf, "strength": strength}
+    plain = {"csf": csf, "strength": strength, "reference_batch": None}
     found, wanted = [], []
     for options, into in (({**plain, "reference_batch": 128}, found), (plain, wanted)):
         rows = logits.clone().requires_grad_()
@@ -231,7 +290,9 @@ def test_at_another_batch_size_the_strength_is_scaled(csf, rows):
     options = {"csf": csf, "strength": 0.05, "reference_batch": 128, "reduction": "none"}
     found = value_of(options, logits, labels)
     close(found, value_of({**options, "strength": scaled, "reference_batch": None}, logits, labels))
-    close(found, wanted_values(logits, labels, {"csf": csf, "strength": scaled}))
+    plain = {"csf": csf, "strength": scaled, "reference_batch": None}
+    close(found, wanted_values(logits, labels, plain))
+    assert torch.equal(found, value_of({"csf": csf, "reduction": "none"}, logits, labels))
 
 
 @pytest.mark.parametrize("csf", CSFS)
@@ -257,22 +318,25 @@ def test_a_reference_batch_keeps_the_weights_of_a_larger_batch(csf):
 
     small = weights(logits, labels, reference_batch=128)
     kept = weights(many, again, reference_batch=128)[:128]
-    shrunk = weights(many, again)[:128]
+    shrunk = weights(many, again, reference_batch=None)[:128]
     assert (kept - small).abs().max() < 0.02
     assert small.std() > 0.05
     assert shrunk.std() < 0.5 * small.std()
-    close(kept, weights(many, again, strength=0.05 * 129 / 513)[:128])
+    close(kept, weights(many, again, strength=0.05 * 129 / 513, reference_batch=None)[:128])
 
 
 def test_rows_that_are_ignored_do_not_count_for_the_reference_batch():
     logits, labels, _ = draw(rows=60)
     marked = torch.where(torch.arange(60) < 20, -100, labels)
     found = losses.r_aurc(logits, marked, reference_batch=128, reduction="none")[20:]
-    close(found, wanted_values(logits[20:], labels[20:], {"strength": 0.05 * 129 / 41}))
-    other = losses.r_aurc(logits, marked, strength=0.05 * 129 / 61, reduction="none")[20:]
+    plain = {"reference_batch": None, "strength": 0.05 * 129 / 41}
+    close(found, wanted_values(logits[20:], labels[20:], plain))
+    plain["strength"] = 0.05 * 129 / 61
+    other = losses.r_aurc(logits, marked, **plain, reduction="none")[20:]
     assert (found - other).abs().max() > 1e-3
     forty = losses.r_aurc(logits, marked, reference_batch=40, reduction="none")
-    assert torch.equal(forty, losses.r_aurc(logits, marked, reduction="none"))
+    plain = losses.r_aurc(logits, marked, reference_batch=None, reduction="none")
+    assert torch.equal(forty, plain)
 
 
 def test_limits():
@@ -463,6 +527,10 @@ def test_a_confidence_of_ones_own():
             "reference_batch is a whole number of at least 1, or None, found 0",
         ),
         ({"reference_batch": -128}, "reference_batch is a whole number"),
+        ({"loss": "r_aurc"}, "another primary loss, such as focal, found 'r_aurc'"),
+        ({"loss": "sb_ece"}, "reduction must be mean or sum"),
+        ({"loss": "focal+sb_ece"}, "reduction must be mean or sum"),
+        ({"loss": "fokal"}, "Did you mean focal"),
         ({"reference_batch": True}, "reference_batch is a whole number.*found True"),
         ({"reference_batch": 128.0}, "reference_batch is a whole number.*found 128.0"),
         ({"reference_batch": "128"}, "reference_batch is a whole number"),
@@ -481,8 +549,10 @@ def test_defaults_and_options_from_text():
     loss = losses.get("r_aurc")
     assert (loss.lam, loss.strength, loss.csf, loss.hard_rank) == (0.5, 0.05, "msp", False)
     assert (loss.name, loss.kind, loss.local_batch) == ("r_aurc", "primary", True)
-    assert loss.reference_batch is None
-    assert losses.get("r_aurc(reference_batch=128)").reference_batch == 128
+    assert (loss.reference_batch, loss.loss) == (128, "cross_entropy")
+    assert losses.get("r_aurc(reference_batch=None)").reference_batch is None
+    for text in ("r_aurc(loss='focal(gamma=2)')", "r_aurc(loss=focal(gamma=2))"):
+        assert losses.get(text).loss == "focal(gamma=2)"
     loss = losses.get("r_aurc(lam=1.0, strength=0.01, csf='margin', hard_rank=True)")
     assert (loss.lam, loss.strength, loss.csf, loss.hard_rank) == (1.0, 0.01, "margin", True)
 

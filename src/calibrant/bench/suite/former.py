@@ -45,7 +45,9 @@ def _chooses_gamma(options: Mapping[str, Any]) -> bool:
 
 _RACE = Change("race", True, False, _chooses_gamma)
 # By the name of the method; ``beta`` of a loss is its weight.
-OF_LOSSES: dict[str, Changes] = {}
+OF_LOSSES: dict[str, Changes] = {
+    "r_aurc": (Change("reference_batch", None, 128, lambda options: not options.get("hard_rank")),),
+}
 OF_RECIPES: dict[str, Changes] = {"mac_cal": (_RACE,)}
 OF_CALIBRATORS: dict[str, Changes] = {"mac_cal_head": (_RACE,)}
 
