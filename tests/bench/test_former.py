@@ -14,8 +14,9 @@ from calibrant.bench.suite.spec import Spec
 from calibrant.bench.suite.suite import Suite
 from calibrant.bench.tables.results import collect_results
 from calibrant.bench.tables.tabulate import table
-from calibrant.bench.texts import make
+from calibrant.bench.texts import ALL, expanded, make
 from calibrant.calibrators.registry import kind_of
+from calibrant.core.errors import InputError
 from calibrant.core.method_text import edit_options, edit_terms
 from calibrant.losses.base import SecondaryLoss
 from calibrant.losses.registry import LOSSES
@@ -181,6 +182,45 @@ def test_second_stages_of_suites_and_stores_differ_in_what_they_omit():
     )
     assert make("mac_cal_head").race
     assert not make("mac_cal_head(race=False)").race
+
+
+def test_soft_binned_temperatures_are_exact_in_suites_and_bounded_where_stored():
+    suite = Suite.parse(
+        """
+        methods: {one: {}}
+        calibrators:
+          - temperature
+          - temperature(objective=sb_ece)
+          - temperature(objective=sb_ece, max_likelihood_loss=0.01)
+          - temperature(objective=ece)
+        after: [crossfit, {shift: {calibrators: [argmax_preserving(former=true)]}}]
+        """
+    )
+    ((_, spec),) = suite.specs
+    assert spec.calibrators == (
+        "temperature",
+        "temperature(max_likelihood_loss=None,objective=sb_ece)",
+        "temperature(objective=sb_ece)",
+        "temperature(objective=ece)",
+    )
+    assert spec.after == (
+        ("crossfit", '{"calibrators":["argmax_preserving(former=False)"]}'),
+        ("shift", '{"calibrators":["argmax_preserving"]}'),
+    )
+    options = [make(text).objective_options for text in spec.calibrators]
+    bounds = [one and one["max_likelihood_loss"] for one in options]
+    assert bounds == [None, None, 0.01, None]
+    ((_, bare),) = Suite.parse(
+        "methods: {one: {}}\nafter: [crossfit: {calibrators: [argmax_preserving(former=true)]}]"
+    ).specs
+    assert bare.after == (("crossfit", "{}"),)  # as stored
+    former_set, current_set = expanded([ALL]), expanded([f"{ALL}(former=False)"])
+    assert [one for one in former_set if one not in current_set] == [
+        "temperature(objective=sb_ece)"
+    ]
+    assert len(former_set) == len(current_set)
+    with pytest.raises(InputError, match="former=true or former=false alone"):
+        expanded([f"{ALL}(colour=red)"])
 
 
 def test_stored_calibrators_are_found_by_either_name_and_shown_as_suites_write_them():

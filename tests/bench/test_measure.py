@@ -218,7 +218,7 @@ def test_what_is_no_method_is_refused(text):
 
 
 def test_options_that_are_not_a_calibrators_own_are_its_objectives():
-    made = texts.make("temperature(objective=sb_ece,num_bins=10)")
+    made = texts.make("temperature(objective=ece,num_bins=10)")
     assert made.objective_options == {"num_bins": 10}
     with pytest.raises(InputError, match="intra_order has no option colour"):
         texts.make("intra_order(colour=red)")

@@ -67,7 +67,8 @@ def test_every_combination_is_a_run_and_later_lines_win():
     assert ("mac_cal", "digits", 0.1, 0) not in found
     first = found["cross_entropy", "digits", 0.1, 0]
     assert first.keep == "predictions"
-    assert first.calibrators == ("temperature", "temperature(objective=sb_ece)")
+    soft = "temperature(max_likelihood_loss=None,objective=sb_ece)"
+    assert first.calibrators == ("temperature", soft)
     other = found["cross_entropy", "digits", 0.1, 1]
     assert (other.keep, other.calibrators) == ("rows", ("temperature",))
     assert other.after == (("mac_cal_head", '{"race":false}'), ("shift", '{"severities":[1,3]}'))

@@ -417,14 +417,21 @@ def nearly_certain(rows=400, classes=10, right=0.965, seed=0):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_soft_binned_error_is_not_lowered_at_the_cost_of_likelihood(seed):
+def test_a_bound_on_the_likelihood_lost_is_kept_and_told(seed):
     # Its least value lies where every row is certain, right or wrong.
     logits, labels = nearly_certain(seed=seed)
     objective = get_objective("sb_ece")
     problem = temperature_problem(logits.double(), labels)
     grid = np.linspace(np.log(0.01), np.log(100.0), 400)
     values = [problem.loss(np.array([at]), objective.loss) for at in grid]
-    found = get("temperature", objective="sb_ece").fit(logits, labels)
+    exact = get("temperature", objective="sb_ece").fit(logits, labels)
+    least = problem.loss(np.log([float(exact.temperature_)]), objective.loss)
+    assert least <= min(values) + 1e-9  # the exact minimum, whatever it costs
+    assert "bound_by_likelihood" not in exact.facts_
+    bound = {"max_likelihood_loss": 0.01}
+    with pytest.warns(UserWarning, match="costs more than max_likelihood_loss=0.01 of the"):
+        found = get("temperature", objective="sb_ece", objective_options=bound).fit(logits, labels)
+    assert found.facts_ == {"bound_by_likelihood": 1.0}
     here = problem.loss(np.log([float(found.temperature_)]), objective.loss)
     fair = [
         value
@@ -435,6 +442,40 @@ def test_a_soft_binned_error_is_not_lowered_at_the_cost_of_likelihood(seed):
     assert min(values) < min(fair) - 1e-3
     assert found.summary_["nll_after"] <= 1.01 * found.summary_["nll_before"] + 1e-6
     assert here <= min(fair) + 1e-4
+
+
+@pytest.mark.parametrize("objective", ["sb_ece", "ece"])
+def test_a_bound_that_does_not_bind_changes_nothing_and_says_so(objective):
+    z, y = sample(400, seed=5)
+    exact = get("temperature", objective=objective).fit(z, y)
+    bound = {"max_likelihood_loss": 10.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = get("temperature", objective=objective, objective_options=bound).fit(z, y)
+    assert found.facts_ == {"bound_by_likelihood": 0.0}
+    error = ece if objective == "ece" else None
+    values = [
+        float(error(z / one.temperature_, y))
+        if error
+        else naive_soft(z, y, float(one.temperature_))
+        for one in (exact, found)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=2e-3)
+    tight = {"max_likelihood_loss": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        held = get("temperature", objective=objective, objective_options=tight).fit(z, y)
+    assert held.summary_["nll_after"] <= held.summary_["nll_before"] + 1e-6
+
+
+def test_the_bound_is_of_temperature_alone_and_a_share():
+    for name in ("vector", "ensemble_temperature", "class_temperature"):
+        with pytest.raises(InputError, match="bounds temperature alone"):
+            get(name, objective="sb_ece", objective_options={"max_likelihood_loss": 0.01})
+    with pytest.raises(InputError, match="a share of at least 0, or None, found -1"):
+        get("temperature", objective="sb_ece", objective_options={"max_likelihood_loss": -1})
+    with pytest.raises(InputError, match="max_likelihood_loss"):
+        get("temperature", objective="focal", objective_options={"max_likelihood_loss": 0.1})
 
 
 def test_a_fit_that_costs_likelihood_warns():

@@ -155,7 +155,7 @@ CSFS = {"msp": msp, "margin": margin, "neg_entropy": neg_entropy}
 def r_aurc(batch, losses, lam=0.5, strength=0.05, csf="msp", hard_rank=False, reference_batch=128):
     """Of each row, (1-l) L + l (-ln(1 - r/(n+1))) L: r-aurc eq. 7, 20 and 23.
 
-    ``losses`` is L of each row, cross-entropy by default; with ``reference_batch`` the strength e becomes
+    ``losses`` is L of each row; with ``reference_batch`` the strength e becomes
     e (B+1)/(n+1).
     """
     if reference_batch is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from calibrant.bench.suite.former import make_options
+from calibrant.bench.suite.former import make_options, store_calibrator
 from calibrant.bench.suite.sources import drop_source, source_of
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.registry import CALIBRATORS, get, kind_of
@@ -16,7 +16,7 @@ from calibrant.core.method_text import format_method, parse_method
 from calibrant.core.registry import SOURCE
 
 ALL = "argmax_preserving"  # every calibrator that keeps predictions, but for `BY_NAME_ONLY`
-# Forms of calibrators that keep predictions beside each one's default form.
+# Forms of calibrators that keep predictions beside each one's default form, as suites write them.
 FORMS = (
     "temperature(objective=sb_ece)",
     "temperature(objective=ece)",
@@ -85,14 +85,31 @@ def expanded(texts: Iterable[str], *, dense: bool = False) -> tuple[str, ...]:
     """Every calibrator asked for, once, each spelled one way."""
     found: dict[str, None] = {}
     for text in texts:
-        for one in keeping(dense=dense) if text.strip() == ALL else (spelled(text),):
+        name, options = parse(text)
+        if name == ALL:
+            _check_set(text, options)
+            listed = keeping(dense=dense, former=bool(options.get("former", True)))
+        else:
+            listed = (spelled(text),)
+        for one in listed:
             fitted_on(one)
             found[one] = None
     return tuple(found)
 
 
-def keeping(*, dense: bool = False) -> tuple[str, ...]:
-    """What `ALL` stands for; of dense predictions those fit for their size."""
+def _check_set(text: str, options: Mapping[str, Any]) -> None:
+    if options and (set(options) != {"former"} or not isinstance(options["former"], bool)):
+        raise InputError(f"{ALL} takes former=true or former=false alone, found {text!r}")
+
+
+def keeping(*, dense: bool = False, former: bool = True) -> tuple[str, ...]:
+    """What `ALL` stands for, as stored; of dense predictions those fit for their size.
+
+    Args:
+        dense: Whether predictions are dense. Default: False.
+        former: Whether forms have their former defaults: see `suite.former`. Default: True, what
+            stored runs mean.
+    """
     if dense:
         return DENSE
     left_out = ("identity", *BY_NAME_ONLY)
@@ -101,7 +118,7 @@ def keeping(*, dense: bool = False) -> tuple[str, ...]:
         for name in CALIBRATORS
         if name not in left_out and source_of(name) is None and _keeps(name)
     ]
-    return (*names, *FORMS)
+    return (*names, *(FORMS if former else (spelled(store_calibrator(one)) for one in FORMS)))
 
 
 def _keeps(name: str) -> bool:

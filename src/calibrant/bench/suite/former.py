@@ -43,13 +43,26 @@ def _chooses_gamma(options: Mapping[str, Any]) -> bool:
     return options.get("gamma") is None and options.get("schedule") != "fixed"
 
 
+def _is_soft_binned(options: Mapping[str, Any]) -> bool:
+    return options.get("objective") == "sb_ece"
+
+
 _RACE = Change("race", True, False, _chooses_gamma)
 # By the name of the method; ``beta`` of a loss is its weight.
 OF_LOSSES: dict[str, Changes] = {
     "r_aurc": (Change("reference_batch", None, 128, lambda options: not options.get("hard_rank")),),
 }
 OF_RECIPES: dict[str, Changes] = {"mac_cal": (_RACE,)}
-OF_CALIBRATORS: dict[str, Changes] = {"mac_cal_head": (_RACE,)}
+OF_CALIBRATORS: dict[str, Changes] = {
+    "mac_cal_head": (_RACE,),
+    "temperature": (Change("max_likelihood_loss", 0.01, None, _is_soft_binned),),
+    # The set of calibrators of that name, whose forms have the former defaults, too.
+    "argmax_preserving": (Change("former", True, False),),
+    # The measurement, which judges that set unless others are named.
+    "crossfit": (
+        Change("calibrators", ["argmax_preserving"], ["argmax_preserving(former=False)"]),
+    ),
+}
 
 
 def _add_former(changes: Changes, options: Mapping[str, Any]) -> tuple[list[str], Options]:
@@ -186,9 +199,9 @@ def _edit_calibrator(text: str, edit: Edit) -> str:
 
 def store_measurement(name: str, options: Mapping[str, Any]) -> Options:
     """Turn the options of a measurement in a suite, calibrators in them too, into stored ones."""
-    drop, add = _add_current(OF_CALIBRATORS.get(name, ()), options)
-    own = {key: value for key, value in options.items() if key not in drop} | add
+    own = dict(options)
     for key in ("calibrators", "then"):
         if isinstance(texts := own.get(key), Iterable) and not isinstance(texts, str):
             own[key] = [store_calibrator(one) if isinstance(one, str) else one for one in texts]
-    return own
+    drop, add = _add_current(OF_CALIBRATORS.get(name, ()), own)
+    return {key: value for key, value in own.items() if key not in drop} | add

@@ -23,10 +23,12 @@ from calibrant.calibrators.solvers.problem import (
     TemperedProblem,
     Vector,
 )
+from calibrant.core.errors import InputError
 from calibrant.functional.arrays import row_slices
 
 _NARROW = 48  # classes below which logits are transposed
 _GRID = 41  # points over the whole range of ln T, 0.23 apart
+_SAFE = COSTLY - 1.0  # the share of likelihood that the start of other methods may cost
 
 
 class ObjectiveCalibrator(Calibrator):
@@ -47,7 +49,10 @@ class ObjectiveCalibrator(Calibrator):
         self.facts_: dict[str, float] = {}
 
     def _objective(self) -> Objective:
-        return get_objective(self.objective, self.objective_options)
+        objective = get_objective(self.objective, self.objective_options)
+        if objective.max_likelihood_loss is not None and not isinstance(self, Temperature):
+            raise InputError(f"max_likelihood_loss bounds temperature alone, found {self.name}")
+        return objective
 
 
 class Temperature(ObjectiveCalibrator):
@@ -58,7 +63,8 @@ class Temperature(ObjectiveCalibrator):
     finds the root to 1e-6 in a handful of streaming passes. If every prediction is correct,
     or the logits carry no information, T is held at a bound, with a warning. Under another
     objective T is its exact minimum or fixed point, or for ``"ece"`` the lowest point of a
-    multi-resolution search; ``facts_`` keeps the numbers that the fit settled.
+    multi-resolution search; ``facts_`` keeps the numbers that the fit settled. The objectives
+    ``"sb_ece"`` and ``"ece"`` take ``max_likelihood_loss``, a bound on the likelihood lost.
 
     Args:
         objective: What the fit minimises: nll, balanced, focal, label_smoothing, sb_ece, ece or
@@ -91,8 +97,10 @@ class Temperature(ObjectiveCalibrator):
     def _fit(self, logits: Tensor, target: Tensor) -> None:
         if self.objective != "nll":
             objective = self._objective()
-            best = best_temperature(logits, target, objective)
+            best, binds = fit_objective(logits, target, objective, objective.max_likelihood_loss)
             self.facts_ = objective.facts()
+            if binds is not None:
+                self.facts_ |= {"bound_by_likelihood": float(binds)}
             self.temperature_ = torch.tensor(best, dtype=torch.float64).to(logits.device)
             return
         root = fit_temperature(logits, target)
@@ -124,7 +132,8 @@ def best_temperature(logits: Tensor, target: Tensor, objective: Objective) -> fl
     """Return T by any objective, in [0.01, 100]; other methods of this family start there."""
     if objective.name == "nll":
         return 1.0 / fit_temperature(logits, target).value
-    return fit_objective(logits, target, objective)
+    most = _SAFE if objective.name == "sb_ece" else None
+    return fit_objective(logits, target, objective, most)[0]
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> Root:
@@ -163,24 +172,63 @@ def temperature_problem(logits: Tensor, target: Tensor) -> Problem:
     return TemperedProblem(lambda at: partition.rows(-at), logits, target, 1)
 
 
-def fit_objective(logits: Tensor, target: Tensor, objective: Objective) -> float:
-    """Return T by an objective other than the likelihood, in [0.01, 100], after `prepare`."""
-    if objective.kind == "searched":
-        place = search_grid(lambda at: objective.value(logits / math.exp(at), target))
-    else:
-        problem = temperature_problem(logits, target)
-        objective.prepare(problem)
-        solve = _find_minimum if objective.kind == "smooth" else _find_root
-        place = solve(problem, objective)
+def fit_objective(
+    logits: Tensor, target: Tensor, objective: Objective, most: float | None = None
+) -> tuple[float, bool | None]:
+    """Return T by an objective other than the likelihood, in [0.01, 100], after `prepare`.
+
+    Args:
+        logits: The scores.
+        target: The labels.
+        objective: The objective.
+        most: The share by which T may raise the negative log-likelihood. Default: None (any).
+
+    Returns:
+        T, and whether that bound decides it; None without one.
+    """
+    problem = temperature_problem(logits, target)
+    objective.prepare(problem)
+    bounds = None if most is None else _harmless_range(problem, most)
+    place = _find_place(problem, objective, bounds, logits, target)
+    binds = None
+    if bounds is not None and objective.max_likelihood_loss is not None:
+        free = _find_place(problem, objective, None, logits, target)
+        binds = not bounds[0] - 1e-6 <= free <= bounds[1] + 1e-6
+        if binds:
+            warnings.warn(
+                f"the least {objective.name} lies at the temperature {math.exp(free):.3g}, which "
+                f"costs more than max_likelihood_loss={most:g} of the likelihood: held at "
+                f"{math.exp(place):.3g}",
+                stacklevel=4,
+            )
     beyond = not LOG_BOUNDS[0] + 1e-6 < place < LOG_BOUNDS[1] - 1e-6
     # If every row is right, the loss is 0 to the last digit long before the bound.
     perfect = objective.name != "label_smoothing" and bool((logits.argmax(1) == target).all())
     if beyond or perfect:
         warn_of_bound(math.exp(place), stacklevel=5, rows=f" by {objective.name}")
-    return math.exp(place)
+    return math.exp(place), binds
 
 
-def _find_minimum(problem: Problem, objective: Objective) -> float:
+def _find_place(
+    problem: Problem,
+    objective: Objective,
+    bounds: tuple[float, float] | None,
+    logits: Tensor,
+    target: Tensor,
+) -> float:
+    """Find ln T by the objective's kind, within bounds if there are any."""
+    if objective.kind == "searched":
+        return search_grid(
+            lambda at: objective.value(logits / math.exp(at), target), *(bounds or LOG_BOUNDS)
+        )
+    if objective.kind == "smooth":
+        return _find_minimum(problem, objective, bounds)
+    return _find_root(problem, objective)
+
+
+def _find_minimum(
+    problem: Problem, objective: Objective, bounds: tuple[float, float] | None = None
+) -> float:
     """Find the least minimum: in each of the lowest cells of a grid, the root of the slope."""
     from scipy.optimize import brentq, minimize_scalar
 
@@ -192,13 +240,16 @@ def _find_minimum(problem: Problem, objective: Objective) -> float:
 
     # A soft-binned error has many dips, about as wide as its bins are.
     size = 4 * (_GRID - 1) + 1 if objective.name == "sb_ece" else _GRID
-    bounds = _harmless_range(problem) if objective.name == "sb_ece" else LOG_BOUNDS
-    grid = np.linspace(*bounds, size)
+    grid = np.linspace(*(bounds or LOG_BOUNDS), size)
+    if objective.name == "sb_ece" and bounds is None:
+        # And finer where it may well lie, so that no bound finds a lower one.
+        grid = np.union1d(grid, np.linspace(*_harmless_range(problem, _SAFE), size))
+        size = len(grid)
     values = np.array([value(at) for at in grid])
     padded = np.concatenate(([math.inf], values, [math.inf]))
     dips = [i for i in range(size) if padded[i + 1] <= min(padded[i], padded[i + 2])]
     minima: list[tuple[float, float]] = []
-    for i in sorted(dips, key=lambda i: float(values[i]))[:4]:
+    for i in sorted(dips, key=lambda i: float(values[i]))[: 4 if bounds else 8]:
         left, right = float(grid[max(i - 1, 0)]), float(grid[min(i + 1, size - 1)])
         minima.append((float(values[i]), float(grid[i])))
         if slope(left) < 0 < slope(right):
@@ -209,11 +260,11 @@ def _find_minimum(problem: Problem, objective: Objective) -> float:
     return min(minima, key=lambda pair: (pair[0], abs(pair[1])))[1]
 
 
-def _harmless_range(problem: Problem) -> tuple[float, float]:
-    """Return the ln T that cost the fit's own rows hardly any likelihood.
+def _harmless_range(problem: Problem, share: float) -> tuple[float, float]:
+    """Return the ln T that raise the fit's own loss by at most a share above that at T = 1.
 
     A soft-binned error is small where every row is certain, whatever the labels: without this
-    bound a network that is nearly always right would get T near 0. The likelihood is convex
+    bound a network that is nearly always right may get T near 0. The likelihood is convex
     in 1/T, so these T form one interval, which contains 1.
     """
     from scipy.optimize import brentq
@@ -222,7 +273,7 @@ def _harmless_range(problem: Problem) -> tuple[float, float]:
         return problem.loss(np.array([at]), lambda rows: -rows.log_true.mean()) - most
 
     most = 0.0
-    most = COSTLY * excess(0.0)
+    most = (1.0 + share) * excess(0.0)
     low, high = (
         end if excess(end) <= 0 else float(brentq(excess, min(end, 0.0), max(end, 0.0), xtol=1e-6))
         for end in LOG_BOUNDS

@@ -36,6 +36,7 @@ class Objective:
 
     name: ClassVar[str]
     kind: ClassVar[str] = "smooth"  # or "reweighted" or "searched"
+    max_likelihood_loss: float | None = None  # see `SoftBinned`
 
     def prepare(self, problem: Problem) -> None:
         """Settle what is settled once, at temperature 1, before the fit."""
@@ -134,6 +135,12 @@ class LabelSmoothing(Objective):
         return smooth_cross_entropy(rows.log_true, rows.log_mean, self.smoothing).mean()
 
 
+def _check_share(share: float | None) -> float | None:
+    if share is not None and not 0 <= share < math.inf:
+        raise InputError(f"max_likelihood_loss is a share of at least 0, or None, found {share!r}")
+    return share
+
+
 class SoftBinned(Objective):
     """SB-ECE, form `bin` (TS-SB-ECE of soft-calibration; eq. 11).
 
@@ -143,6 +150,11 @@ class SoftBinned(Objective):
         temperature: T of the membership. Default: 0.001 (ours: the paper leaves it open, and
             0.001 makes bins of about their own width).
         order: p of the error's p-norm. Default: 2.0 (soft-calibration, eq. 11).
+        max_likelihood_loss: For `temperature` alone: the share by which T may raise the negative
+            log-likelihood of the fit's own rows above that at T = 1, such as 0.01. The error is
+            also small where every row is certain, whatever the labels, and its exact minimum may
+            lie there. Where the bound decides T, the fit warns and ``facts_`` says so. Default:
+            None (soft-calibration, section 4.3: the minimum).
     """
 
     name = "sb_ece"
@@ -154,7 +166,9 @@ class SoftBinned(Objective):
         num_bins: int = 15,
         temperature: float = 0.001,
         order: float = 2.0,
+        max_likelihood_loss: float | None = None,
     ) -> None:
+        self.max_likelihood_loss = _check_share(max_likelihood_loss)
         self.form, self.num_bins = form, num_bins
         self.temperature, self.order = temperature, order
         zero = torch.zeros(1)
@@ -183,14 +197,23 @@ class HardBinned(Objective):
         order: The order of the error. Default: 1 (`calibrant.metrics.ece`).
         binning: ``"width"`` or ``"mass"``. Default: 'width' (`calibrant.metrics.ece`).
         form: ``"bin"`` or ``"label"``. Default: 'bin' (`calibrant.metrics.ece`).
+        max_likelihood_loss: As of `SoftBinned`. Default: None (soft-calibration, appendix C: the
+            minimum).
     """
 
     name = "ece"
     kind = "searched"
 
     def __init__(
-        self, *, num_bins: int = 15, order: float = 1, binning: str = "width", form: str = "bin"
+        self,
+        *,
+        num_bins: int = 15,
+        order: float = 1,
+        binning: str = "width",
+        form: str = "bin",
+        max_likelihood_loss: float | None = None,
     ) -> None:
+        self.max_likelihood_loss = _check_share(max_likelihood_loss)
         self.options: dict[str, Any] = {
             "num_bins": num_bins,
             "order": order,
