@@ -113,6 +113,17 @@ def test_losses_of_suites_have_the_current_default_and_stored_ones_the_former():
     assert hard.config.loss == hard.trained.loss == "r_aurc(hard_rank=True)"
 
 
+@pytest.mark.parametrize("before", ["", "focal(gamma=3)+", "brier + "])
+def test_default_weights_of_suites_are_current_and_stored_ones_former(before):
+    text = "methods: {{omitted: {{loss: {0}sb_ece}}, former: {{loss: {0}1*sb_ece}}}}"
+    (_, omitted), (_, named) = Suite.parse(text.format(before)).specs
+    assert omitted.config.loss == omitted.trained.loss == f"{before}0.1*sb_ece"
+    assert named.config.loss == f"{before}sb_ece"
+    assert named.key == key_of(Config(loss=f"{before}sb_ece"))
+    assert named.trained.loss == f"{before}1.0*sb_ece"
+    assert former.describe_former(named.config) == "1.0*sb_ece"
+
+
 def test_an_option_without_effect_leaves_the_key_alone():
     text = "methods: {{one: {{recipe: mac_cal, recipe_options: {{{}}}}}}}"
     for options in ("gamma: 0.9", "schedule: fixed"):

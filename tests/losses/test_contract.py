@@ -387,12 +387,12 @@ class TestComposition:
         ("text", "betas"),
         [
             ("cross_entropy + 0.5*sb_ece", (0.5,)),
-            ("sb_ece", (1.0,)),
+            ("sb_ece", (0.1,)),
             ("2*sb_ece", (2.0,)),
             ("focal+1e-3*sb_ece", (1e-3,)),
             ("focal + 0.5 * s_avuc", (0.5,)),
             ("focal+1e+1*sb_ece(form='bin')", (10.0,)),
-            ("focal + sb_ece + .25*sb_ece(form='bin')", (1.0, 0.25)),
+            ("focal + sb_ece + .25*sb_ece(form='bin')", (0.1, 0.25)),
         ],
     )
     def test_text(self, text, betas):

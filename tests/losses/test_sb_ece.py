@@ -1,6 +1,7 @@
 """Soft-binned ECE."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -137,6 +138,70 @@ class TestEveryForm:
         torch.testing.assert_close(many, single, rtol=1e-6, atol=0)
 
 
+FROM_CHANCE = {"bins_from": "chance", "num_bins": 6}
+
+
+@pytest.mark.parametrize("options", [{"squared": True}, FROM_CHANCE, {**FROM_CHANCE, "order": 3}])
+@pytest.mark.parametrize("form", FORMS)
+class TestAuthorsCode:
+    @pytest.mark.parametrize("batch", BATCHES)
+    def test_value_is_the_reference(self, form, options, batch):
+        agrees(sb_ece, ref.sb_ece, batch, form=form, **options)
+
+    def test_module_is_the_function(self, form, options):
+        z, y = sample()
+        actual = losses.SoftBinnedECE(form=form, **options)(z, y)
+        assert torch.equal(actual, sb_ece(z, y, form=form, **options))
+
+    def test_gradcheck(self, form, options):
+        z, target, extra = BATCHES["hard"]
+        part = z[:6].clone().requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda z: sb_ece(z, target[:6], form=form, **options, **extra), part
+        )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("over", OVER)
+def test_squared_is_the_square_and_its_gradient_fades(form, over):
+    z, y = sample()
+    root, square = (sb_ece(z, y, form=form, over=over, squared=one) for one in (False, True))
+    torch.testing.assert_close(square, root**2, rtol=1e-6, atol=0)
+    z.requires_grad_()
+    slopes = [
+        torch.autograd.grad(sb_ece(z, y, form=form, over=over, squared=one), z)[0].norm()
+        for one in (False, True)
+    ]
+    torch.testing.assert_close(slopes[1], 2 * root * slopes[0], rtol=1e-5, atol=0)
+
+
+def test_first_bin_from_chance_by_hand():
+    # K = 4 and M = 3: bins (1/4, 1/2), (1/2, 3/4), (3/4, 1) with centres 3/8, 5/8, 7/8
+    actual = membership(torch.tensor([0.375, 0.625, 0.875]), 3, 1e-4, low=0.25)
+    torch.testing.assert_close(actual, torch.eye(3))
+    with pytest.raises(InputError, match="bins_from='chance' is for over='top'"):
+        sb_ece(*sample(), over="classes", bins_from="chance")
+    with pytest.raises(InputError, match="bins_from must be zero or chance, found 'one'"):
+        losses.SoftBinnedECE(bins_from="one")
+
+
+@pytest.mark.parametrize(
+    ("text", "fragile"),
+    [
+        ("brier+sb_ece", False),
+        ("brier+0.3*sb_ece", True),
+        ("focal+sb_ece", False),
+        ("focal+avuc", True),
+        ("cross_entropy+avuc", False),
+    ],
+)
+def test_pairs_that_failed_a_pilot_warn(text, fragile):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        losses.get(text)
+    assert bool([one for one in told if "is fragile" in str(one.message)]) == fragile
+
+
 def test_compiles_over_classes():
     compiles(sb_ece, over="classes")
 
@@ -147,7 +212,8 @@ class TestDefaults:
         options = {"form": "label", "over": "top", "num_bins": 15, "temperature": 0.01, "order": 2}
         assert torch.equal(sb_ece(z, y), sb_ece(z, y, **options))
         assert torch.equal(losses.SoftBinnedECE()(z, y), sb_ece(z, y))
-        assert losses.SoftBinnedECE.beta == 1.0
+        assert losses.SoftBinnedECE.beta == 0.1
+        assert losses.get("focal+sb_ece").betas == (0.1,)
 
     def test_of_the_error_of_confidences(self):
         c, a = torch.tensor([0.6, 0.8, 0.9]).double(), torch.tensor([True, False, True])

@@ -31,16 +31,16 @@ def entropy(row):
     return -sum(p * math.log(p) for p in softmax(row) if p > 0)
 
 
-def memberships(confidence, num_bins, temperature):
-    """Soft-calibration, below eq. 10: softmax over bins of -(c - xi_j)^2 / T."""
-    centres = [(2 * j + 1) / (2 * num_bins) for j in range(num_bins)]
+def memberships(confidence, num_bins, temperature, low=0.0):
+    """Soft-calibration, below eq. 10: softmax over bins of -(c - xi_j)^2 / T; bins on [low, 1]."""
+    centres = [low + (1 - low) * (2 * j + 1) / (2 * num_bins) for j in range(num_bins)]
     return softmax([-((confidence - centre) ** 2) / temperature for centre in centres])
 
 
-def soft_binned_power(confidences, rights, form, num_bins, temperature, order):
+def soft_binned_power(confidences, rights, form, num_bins, temperature, order, low=0.0):
     """What stands under the root of eq. 11 (bin) or 12 (label)."""
     number = len(confidences)
-    members = [memberships(c, num_bins, temperature) for c in confidences]
+    members = [memberships(c, num_bins, temperature, low) for c in confidences]
     power = 0.0
     for j in range(num_bins):
         size = sum(members[i][j] for i in range(number))
@@ -56,20 +56,32 @@ def soft_binned_power(confidences, rights, form, num_bins, temperature, order):
     return power
 
 
-def sb_ece(logits, labels, form="label", over="top", num_bins=15, temperature=0.01, order=2.0):
+def sb_ece(
+    logits,
+    labels,
+    form="label",
+    over="top",
+    num_bins=15,
+    temperature=0.01,
+    order=2.0,
+    squared=False,
+    bins_from="zero",
+):
     """Eq. 11 and 12; over classes, the mean of their powers under one root (appendix J)."""
-    options = (form, num_bins, temperature, order)
+    low = 1 / len(logits[0]) if bins_from == "chance" else 0.0
+    options = (form, num_bins, temperature, order, low)
+    root = 1 if squared else 1 / order
     if over == "top":
         rows = [top(row, label) for row, label in zip(logits, labels, strict=True)]
         power = soft_binned_power([c for c, _ in rows], [a for _, a in rows], *options)
-        return power ** (1 / order)
+        return power**root
     probs = [softmax(row) for row in logits]
     num_classes = len(probs[0])
     powers = [
         soft_binned_power([p[k] for p in probs], [label[k] for label in labels], *options)
         for k in range(num_classes)
     ]
-    return (sum(powers) / num_classes) ** (1 / order)
+    return (sum(powers) / num_classes) ** root
 
 
 def avuc(logits, labels, threshold=0.5):

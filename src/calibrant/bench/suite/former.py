@@ -50,6 +50,7 @@ def _is_soft_binned(options: Mapping[str, Any]) -> bool:
 _RACE = Change("race", True, False, _chooses_gamma)
 # By the name of the method; ``beta`` of a loss is its weight.
 OF_LOSSES: dict[str, Changes] = {
+    "sb_ece": (Change("beta", 1.0, 0.1),),
     "r_aurc": (Change("reference_batch", None, 128, lambda options: not options.get("hard_rank")),),
 }
 OF_RECIPES: dict[str, Changes] = {"mac_cal": (_RACE,)}
