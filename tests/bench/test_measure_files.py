@@ -10,7 +10,7 @@ import torch
 
 from calibrant import metrics
 from calibrant.bench import Store, Suite, run_suite
-from calibrant.bench.measure.logits import find_logits
+from calibrant.bench.measure.logits import find_logits, read_part
 from calibrant.bench.measure.steps import FilesGone, measure_run
 from calibrant.bench.measure.subject import Validation
 from calibrant.bench.run.folder import portable
@@ -66,6 +66,43 @@ def test_a_file_of_logits_is_measured_in_halves(tmp_path):
     other = Spec(config.changed(seed=4), calibrators=(), logits="logits/made-none.npz")
     assert other.key != spec.key
     assert figures(measure_run(other, None))["test", "none", "ece"] != values["test", "none", "ece"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_separate_files_are_fitted_on_and_judged_as_they_are(tmp_path, together):
+    parts = {"validation": made_logits(rows=300, seed=1), "test": made_logits(rows=500, seed=2)}
+    files = {part: f"{part}.npz" for part in parts}
+    if together:  # one archive of both parts
+        arrays = {f"{part}_logits": logits for part, (logits, _) in parts.items()}
+        arrays |= {f"{part}_labels": labels for part, (_, labels) in parts.items()}
+        np.savez(tmp_path / "both.npz", **arrays)
+        files = dict.fromkeys(parts, "both.npz")
+    else:
+        for part, arrays in parts.items():
+            Predictions.from_logits(*arrays).write(tmp_path / files[part])
+    suite = Suite.parse(
+        f"name: apart\ndefaults: {{data_folder: {json.dumps(str(tmp_path))}}}\n"
+        f"logits: [{{validation: {files['validation']}, test: {files['test']}, data: made, "
+        "model: net}]\ncalibrators: [temperature]\nkeep: rows\n"
+    )
+    assert not run_suite(suite, tmp_path / "bench").failed
+    rows = Store(tmp_path / "bench" / "store").frame()
+    found = {(r.part, r.calibrator, r.metric): r for r in rows.itertuples()}
+    assert found["validation", "none", "ece"].rows == 300
+    assert found["test", "none", "ece"].rows == 500
+    made = get("temperature").fit(*parts["validation"])
+    logits, labels = parts["test"]
+    assert found["test", "none", "ece"].value == pytest.approx(metrics.ece(logits, labels))
+    expected = metrics.nll(made.calibrate(logits), labels)
+    assert found["test", "temperature", "nll"].value == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_file_without_the_part_that_is_asked_for_is_an_error(tmp_path):
+    logits, labels = made_logits()
+    np.savez(tmp_path / "half.npz", validation_logits=logits, validation_labels=labels)
+    assert len(read_part(tmp_path / "half.npz", "validation").labels) == len(labels)
+    with pytest.raises(InputError, match="test_logits and test_labels; found validation_logits"):
+        read_part(tmp_path / "half.npz", "test")
 
 
 def test_a_suite_of_files_is_run_once_and_has_tables(tmp_path):

@@ -104,6 +104,28 @@ def test_files_of_logits_stand_in_place_of_methods():
     assert len({spec.key for spec in specs}) == 4
 
 
+def test_files_of_logits_may_be_apart_for_validation_and_test_rows():
+    entry = "{validation: held.npz, test: made-net.npz, long_tail: 0.1}"
+    ((method, spec),) = read(f"logits: [{entry}]\ncalibrators: [temperature]").specs
+    assert method == "logits"
+    assert spec.logits == ("held.npz", "made-net.npz")
+    assert (spec.config.data, spec.config.model) == ("made", "net")  # as the test file is called
+    assert spec.config.long_tail == 0.1
+    assert Spec.of(json.loads(json.dumps(spec.to_dict()))) == spec
+    swapped = read("logits: [{validation: made-net.npz, test: held.npz, data: made, model: net}]")
+    assert swapped.specs[0][1].key != spec.key
+    kept = read("logits: [{file: a.npz, validation: 0.2}]").specs[0][1]  # the training's setting
+    assert (kept.logits, kept.config.validation) == ("a.npz", 0.2)
+    for line, says in (
+        ("logits: [{validation: held.npz}]", "validation: FILE, test: FILE"),
+        ("logits: [{test: made-net.npz}]", "validation: FILE, test: FILE"),
+        ("logits: [{file: a.npz, test: b.npz}]", "validation: FILE, test: FILE"),
+        (f"logits: [{entry}]\nseeds: [0, 1]", r"found seeds \[0, 1\]: give one seed"),
+    ):
+        with pytest.raises(InputError, match=says):
+            read(line)
+
+
 def test_argmax_preserving_is_written_out():
     spec = read(with_line("calibrators: [argmax_preserving]", without="calibrators")).specs[-1][1]
     assert {"temperature", "ensemble_temperature", "intra_order"} <= set(spec.calibrators)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from calibrant.bench import texts
-from calibrant.bench.measure.logits import halves_of, measure_halves
+from calibrant.bench.measure.logits import measure_parts, parts_of
 from calibrant.bench.measure.measurement import (
     Measurement,
     check_metrics,
@@ -124,8 +124,8 @@ def run_steps(
         return
     subject: Parts
     if spec.logits is not None:
-        subject = halves = halves_of(spec)
-        first = partial(measure_halves, halves)
+        subject = parts = parts_of(spec)
+        first = partial(measure_parts, parts)
     elif run is not None:
         subject = trained = Subject(run, data=data, device=device)
         first = partial(measure_uncalibrated, trained)

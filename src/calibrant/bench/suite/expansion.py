@@ -38,7 +38,13 @@ def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
         named = rule.condition.get("method", [])
         check_known(named if isinstance(named, list) else [named], methods, "method of this suite")
     shared = {name: getattr(file, name) for name in OF_A_RUN if name in file.model_fields_set}
-    for seed, case in itertools.product(file.seeds, list(_list_cases(file))):
+    cases = list(_list_cases(file))
+    if len(file.seeds) > 1 and any(isinstance(case.get("logits"), tuple) for case in cases):
+        raise InputError(
+            "logits: nothing of separate validation and test files is drawn by the seed, found "
+            f"seeds {file.seeds}: give one seed"
+        )
+    for seed, case in itertools.product(file.seeds, cases):
         for method, own in methods.items():
             settings = {**shared, **file.defaults, **case, **own, "seed": seed}
             for rule in file.where:
@@ -69,17 +75,26 @@ def _list_cases(file: SuiteFile) -> Iterator[dict[str, Any]]:
 
 
 def _read_logits(entry: Any) -> dict[str, Any]:
-    """Return the settings of a file of logits.
+    """Return the settings of a file of logits, or of two: of validation and of test rows.
 
-    ``logits/cifar10-resnet20.npz`` is of the data cifar10 and the model resnet20.
+    ``logits/cifar10-resnet20.npz`` is of the data cifar10 and the model resnet20; of two files,
+    the test file's name counts.
     """
     settings = dict(entry) if isinstance(entry, dict) else {"file": entry}
-    file = settings.pop("file", None)
-    if not isinstance(file, str):
-        raise InputError(f"logits: each names a file, found {entry!r}")
+    names = ("file",) if "file" in settings else ("validation", "test")
+    files = tuple(settings.pop(name, None) for name in names)
+    if not all(isinstance(file, str) for file in files) or "test" in settings:
+        raise InputError(
+            f"logits: each names a file, or `{{validation: FILE, test: FILE}}`, found {entry!r}"
+        )
     check_known(settings, SETTABLE, "setting")
-    data, _, model = PurePosixPath(file).stem.partition("-")
-    return {"data": data, "model": model or "unknown", **settings, "logits": file}
+    data, _, model = PurePosixPath(files[-1]).stem.partition("-")
+    return {
+        "data": data,
+        "model": model or "unknown",
+        **settings,
+        "logits": files[0] if len(files) == 1 else files,
+    }
 
 
 def _holds(condition: Mapping[str, Any], settings: Mapping[str, Any], method: str) -> bool:

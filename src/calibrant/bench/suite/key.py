@@ -28,7 +28,7 @@ OF_THE_MACHINE = (
 ADDED: dict[str, Any] = {"head": None}
 
 
-def key_of(config: Config, *, logits: str | None = None) -> str:
+def key_of(config: Config, *, logits: str | tuple[str, str] | None = None) -> str:
     """The key of a run: the same on every machine, whatever is measured of it."""
     settings = result_settings(key_settings(config).to_dict())
     told: dict[str, Any] = {"format": FORMAT, "settings": settings}

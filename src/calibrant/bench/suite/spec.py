@@ -23,18 +23,19 @@ SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
 
 @dataclass(frozen=True)
 class Spec:
-    """A run: a training, or a file of logits, and the measurements wanted of it.
+    """A run: a training, or files of logits, and the measurements wanted of it.
 
     ``after`` holds (name, options as JSON) of measurements beyond the calibrators. ``logits``
-    names a file of logits, below the data folder, that takes the place of a training. Of a
-    ``sealed`` run, one that is to be chosen among others, validation rows alone are measured.
+    names a file of logits, below the data folder, that takes the place of a training, or two:
+    of validation and of test rows. Of a ``sealed`` run, one that is to be chosen among others,
+    validation rows alone are measured.
     """
 
     config: Config
     calibrators: tuple[str, ...] = ()
     after: tuple[tuple[str, str], ...] = ()
     keep: str = "rows"
-    logits: str | None = None
+    logits: str | tuple[str, str] | None = None
     sealed: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +58,8 @@ class Spec:
         """The run in a few words, for progress and status."""
         config = self.config
         how = config.loss if config.recipe == "standard" else f"{config.recipe} {config.loss}"
-        return f"{config.data} {config.model} {self.logits or how} seed {config.seed}"
+        files = self.logits if isinstance(self.logits, str) else " ".join(self.logits or ())
+        return f"{config.data} {config.model} {files or how} seed {config.seed}"
 
     @property
     def wanted(self) -> frozenset[tuple[str, str]]:
@@ -119,19 +121,20 @@ class Spec:
             "calibrators": list(self.calibrators),
             "after": [list(one) for one in self.after],
             "keep": self.keep,
-            "logits": self.logits,
+            "logits": list(self.logits) if isinstance(self.logits, tuple) else self.logits,
             "sealed": self.sealed,
         }
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Spec:
         """What `to_dict` gave."""
+        logits = found["logits"]
         return cls(
             config=Config.of(found["config"]),
             calibrators=tuple(found["calibrators"]),
             after=tuple((name, options) for name, options in found["after"]),
             keep=found["keep"],
-            logits=found["logits"],
+            logits=tuple(logits) if isinstance(logits, list) else logits,
             sealed=found["sealed"],
         )
 
