@@ -37,6 +37,66 @@ def by_loops(logits, record, kept=slice(None)):
     return reference.crl(logits[kept].tolist(), **rows)
 
 
+# ------------------------------------------------------------------ the margin's condition
+
+
+def margin_by_loops(logits, margin):
+    """Confidence of the rows beyond the margin, and the gradient of acls eq. 8, 11 and S(20)."""
+    values, slopes = [], []
+    for row in logits.tolist():
+        powers = [math.exp(z - max(row)) for z in row]
+        p = [power / sum(powers) for power in powers]
+        top = row.index(max(row))
+        slope = [0.0] * len(row)
+        if row[top] - min(row) >= margin:
+            slope[top] = p[top] * (1 - p[top])
+        for j, z in enumerate(row):
+            if j != top and row[top] - z >= margin:
+                slope[j] = -p[top] * p[j]
+        values.append(p[top] if row[top] - min(row) >= margin else 0.0)
+        slopes.append(slope)
+    return values, slopes
+
+
+@pytest.mark.parametrize("margin", [0.0, 2.5, 4.0, 10.0])
+def test_margin_condition_is_the_reference(margin):
+    logits, labels, _ = batch(rows=12)
+    values, slopes = margin_by_loops(logits, margin)
+    options = {"condition": "margin", "margin": margin}
+    loss = CorrectnessRanking(**options)
+    assert loss(logits, labels).item() == pytest.approx(sum(values) / 12, rel=1e-12)
+    slope = gradient(lambda z: crl(z, labels, **options, reduction="sum"), logits)
+    torch.testing.assert_close(slope, torch.tensor(slopes, dtype=torch.float64))
+    marked = labels.clone()
+    marked[3] = -100
+    kept = [value for i, value in enumerate(values) if i != 3]
+    assert crl(logits, marked, **options).item() == pytest.approx(sum(kept) / 11, rel=1e-12)
+    dense = logits.reshape(3, 4, 4).movedim(2, 1)
+    assert crl(dense, labels.reshape(3, 4), **options).item() == pytest.approx(sum(values) / 12)
+
+
+def test_margin_condition_of_all_classes_is_the_gradient_of_confidence():
+    logits, labels, _ = batch()
+    logits[:, 0] += 20.0  # every other class lies beyond the margin
+    logits.requires_grad_()
+    options = {"condition": "margin", "margin": 1.0}
+    assert torch.autograd.gradcheck(lambda z: crl(z, labels, **options), logits)
+
+
+def test_margin_condition_needs_no_history():
+    loss = losses.get("crl(condition='margin', margin=6)", num_samples=10)
+    assert not loss.needs_index
+    assert loss.secondaries[0].history is None
+    assert losses.get("crl(condition='margin')").betas == (1.0,)
+    logits, labels, _ = batch()
+    with pytest.raises(InputError, match="give right= and seen="):
+        crl(logits, labels)
+    with pytest.raises(InputError, match="condition must be ranking or margin, found 'none'"):
+        CorrectnessRanking(condition="none")
+    with pytest.raises(InputError, match="margin must be a distance"):
+        CorrectnessRanking(condition="margin", margin=-1.0)
+
+
 # ------------------------------------------------------------------ values
 
 
