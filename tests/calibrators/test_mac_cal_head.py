@@ -324,6 +324,79 @@ def test_features_of_any_scale_can_be_learned_from():
 # Several γ.
 
 
+@pytest.mark.parametrize("best", [0.86, 0.9, 0.95, 0.7, 0.4, 1.0])
+def test_grid_widens_while_the_choice_is_at_its_edge(best, monkeypatch):
+    """With a validation error that is least at ``best``, the γ nearest to it is found."""
+
+    def validate(heads, runs, head_of, validation):
+        for run in runs:
+            run.validation_ece, run.validation_accuracy = abs(run.gamma - best), 0.9
+
+    monkeypatch.setattr("calibrant.calibrators.heads.mac_cal_head._validate", validate)
+    features, target = clusters()
+    held = clusters(seed=1)
+    made = get("mac_cal_head", **{**SMALL, "epochs": 2}).fit(features, target, validation=held)
+    nearest = max(best, 0.5)
+    assert made.summary_["gamma"] == pytest.approx(nearest, abs=0.0051)
+    tried = [row["gamma"] for row in made.summary_["gammas"]]
+    assert tried[:9] == list(GAMMAS)
+    assert min(tried) >= 0.5
+    assert len(tried) == len(set(tried))
+    if best == 0.95:
+        assert len(tried) == 9
+    kept = get("mac_cal_head", **{**SMALL, "epochs": 2}, gammas=[made.summary_["gamma"]])
+    kept.fit(features, target, validation=held)
+    torch.testing.assert_close(made.weight_, kept.weight_, atol=1e-5, rtol=1e-5)
+    for fixed in ({"race": True}, {"gammas": GAMMAS}):
+        held_to = get("mac_cal_head", **{**SMALL, "epochs": 2}, **fixed)
+        held_to.fit(features, target, validation=held)
+        assert len(held_to.summary_["gammas"]) == 9
+
+
+def test_a_trained_classifier_is_where_it_begins():
+    features, target = clusters()
+    layer = nn.Linear(features.shape[1], 4).to(features.dtype)
+    options = {"head": "linear", "start": "trained", "schedule": "fixed", "sparsity": 0.0}
+    options |= {"gamma": 1.0, "epochs": 1, "batch_size": 32}
+    for factor in (1.0, 50.0):  # features that are scaled in training, too
+        made = get("mac_cal_head", **options, learning_rate=1e-9, weight_decay=0.0)
+        made.begin_from(layer)
+        made.fit(factor * features, target)
+        torch.testing.assert_close(made.weight_, layer.weight.t(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(made.bias_, layer.bias, atol=1e-5, rtol=1e-4)
+    with pytest.raises(InputError, match=r"call begin_from\(classifier\) before fit"):
+        get("mac_cal_head", **options).fit(features, target)
+    with pytest.raises(InputError, match="give head='linear'"):
+        get("mac_cal_head", start="trained")
+    with pytest.raises(InputError, match="start must be fresh or trained"):
+        get("mac_cal_head", start="cold")
+    wrong = get("mac_cal_head", **options)
+    with pytest.raises(InputError, match="needs a linear classifier, found ReLU"):
+        wrong.begin_from(nn.ReLU())
+    wrong.begin_from(nn.Linear(3, 4))
+    with pytest.raises(InputError, match="begins from a linear layer of"):
+        wrong.fit(features, target)
+
+
+def test_masks_of_an_epoch_are_the_same_in_all_its_batches(monkeypatch):
+    drawn = []
+    draw = MaskedHeads.draw_masks
+
+    def note(self, generator):
+        draw(self, generator)
+        drawn.append(self.mask.clone())
+
+    monkeypatch.setattr(MaskedHeads, "draw_masks", note)
+    features, target = clusters()
+    how = {**SMALL, "epochs": 3, "batch_size": 16}
+    get("mac_cal_head", gamma=0.96, mask_every="epoch", **how).fit(features, target)
+    assert len(drawn) == 3
+    assert not torch.equal(drawn[0], drawn[1])
+    drawn.clear()
+    get("mac_cal_head", gamma=0.96, **how).fit(features, target)
+    assert len(drawn) == 3 * math.ceil(len(target) / 16)
+
+
 def test_heads_side_by_side_are_the_same_as_one_by_one():
     features, target = clusters()
     held = clusters(seed=1)
@@ -367,7 +440,8 @@ def test_gammas_share_a_head_until_they_part(monkeypatch):
 def test_the_lowest_validation_ece_wins_where_accuracy_is_kept():
     features, target = clusters()
     held = clusters(rows=500, seed=1)
-    made = get("mac_cal_head", race=False, **SMALL).fit(features, target, validation=held)
+    options = {**SMALL, "gammas": GAMMAS}
+    made = get("mac_cal_head", race=False, **options).fit(features, target, validation=held)
     table = made.summary_["gammas"]
     assert [row["gamma"] for row in table] == list(GAMMAS)
     best = max(row["validation_accuracy"] for row in table)
@@ -472,6 +546,7 @@ def test_nothing_masked_is_plain_retraining():
         ({"sparsity": 0.99}, r"sparsity must lie in \[0, 0.98\]"),
         ({"gamma": 0.0}, r"gamma must lie in \(0, 1\]"),
         ({"gammas": ()}, "gammas must be numbers"),
+        ({"mask_every": "row"}, "mask_every must be one of"),
         ({"gammas": (0.9, 1.2)}, "gammas must be numbers"),
         ({"width": 0}, "width must be at least 1"),
         ({"epochs": 0}, "epochs and batch_size"),

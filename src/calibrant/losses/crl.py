@@ -142,8 +142,7 @@ class CorrectnessRanking(SecondaryLoss):
         """Compute the loss; ``index`` gives the training sample of each row."""
         rows = rows_of(input, target, self.ignore_index)
         if self.history is None:
-            how = {"condition": self.condition, "margin": self.margin}
-            return crl(rows, target, **how, **self.options())
+            return crl(rows, target, condition=self.condition, margin=self.margin, **self.options())
         places = self.history.places(rows.logits, index)
         right, seen = self.history.of(places)
         value = crl(rows, target, right=right, seen=seen, **self.options())

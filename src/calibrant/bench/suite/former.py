@@ -109,7 +109,7 @@ def store_settings(config: Config) -> Config:
 
 def describe_former(config: Config) -> str:
     """Name the former defaults that stored settings mean; '' if there are none."""
-    found = {}
+    found: dict[str, None] = {}
     for name, changes, options in _list_methods(config):
         for one in changes:
             if one.option not in options and one.matters(options):

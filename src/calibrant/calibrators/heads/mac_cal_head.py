@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.calibrators.heads.base import FeatureHead, Held, Tick, check_classes
 from calibrant.calibrators.heads.mac_cal_mask import (
@@ -36,6 +36,7 @@ GAMMAS = (0.90, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995)
 ACCURACY_LOST = 0.01  # a γ is considered if it loses at most this against the best γ
 _RUNGS = (0.25, 0.5)  # shares of the epochs after which the worse half of the γ is dropped
 _APART = 1_000_003
+_STEP, _MORE, _LOWEST = 0.02, 3, 0.5  # by which, and to which, the grid of γ widens
 _LARGEST = 1.0  # largest root mean square of features that are not scaled down
 _SHORTEST = 3.0  # least root mean square length of rows that are not scaled up
 
@@ -58,8 +59,10 @@ class MacCalHead(FeatureHead):
             given, by the lowest ECE among those within one point of the best accuracy (or two
             standard errors, if more); without such rows it is 0.96. Default: None
             (docs/decisions.md: the paper does not say).
-        gammas: The γ to choose from. Default: (0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99,
-            0.995) (ours: a pilot found the best between .95 and .98).
+        gammas: The γ to choose from. None takes 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99 and
+            0.995, and more in steps of 0.02 while the choice is the lowest, down to 0.5, or 1 where
+            it is the highest; with ``race`` the nine alone. Default: None (ours: on CIFAR-100 102
+            of 111 choices among the nine were the lowest).
         race: True drops the worse half of ``gammas`` after a quarter and after half of the
             epochs. It takes less than half the time but is biased: small γ pass through the
             right sparsity early and may be kept for it. The published runs set it.
@@ -71,6 +74,9 @@ class MacCalHead(FeatureHead):
             many as the largest label or the class names need).
         head: ``"bottleneck"`` is linear-ReLU-linear, ``"linear"`` one linear layer. Default:
             'bottleneck' (mac-cal, section 4.1).
+        start: ``"fresh"`` weights, or ``"trained"``, those of the network's own classifier, for
+            ``head="linear"``: call `begin_from` before `fit`; the recipe `mac_cal` does. Default:
+            'fresh' (docs/decisions.md; mac-cal, section 4.1 may be read either way).
         width: The width of the bottleneck; None is 128 for up to 32 classes, else 256. Default:
             None (docs/decisions.md).
         reading: ``"sparsity"``: q of the paper is the share of weights masked; a masked weight
@@ -82,6 +88,8 @@ class MacCalHead(FeatureHead):
             straight through to every weight. Default: True (mac-cal, eq. 11).
         schedule: How the sparsity moves: with ``"decaying"`` η (eq. 13), with ``"constant"`` η,
             or ``"fixed"``. Default: 'decaying' (mac-cal, eq. 13).
+        mask_every: ``"batch"`` draws masks for every batch, ``"epoch"`` for every epoch (the text
+            of mac-cal, section 4.2). Default: 'batch' (docs/decisions.md).
         sparsity: s_0, the sparsity at the start. Fixed at 0 it is plain retraining of the head.
             Default: 0.5 (docs/decisions.md).
         epochs: The number of epochs. Default: 40 (mac-cal, section 5.1).
@@ -105,15 +113,17 @@ class MacCalHead(FeatureHead):
         self,
         *,
         gamma: float | None = None,
-        gammas: Sequence[float] = GAMMAS,
+        gammas: Sequence[float] | None = None,
         race: bool = False,
         validation_fraction: float | None = None,
         num_classes: int | None = None,
         head: Literal["bottleneck", "linear"] = "bottleneck",
+        start: Literal["fresh", "trained"] = "fresh",
         width: int | None = None,
         reading: Literal["sparsity", "printed"] = "sparsity",
         restrict_gradient: bool = True,
         schedule: Literal["decaying", "constant", "fixed"] = "decaying",
+        mask_every: Literal["batch", "epoch"] = "batch",
         sparsity: float = 0.5,
         epochs: int = 40,
         learning_rate: float = 0.1,
@@ -125,13 +135,21 @@ class MacCalHead(FeatureHead):
         super().__init__()
         if gamma is not None and not 0 < gamma <= 1:
             raise InputError(f"gamma must lie in (0, 1], found {gamma!r}")
-        if not gammas or not all(0 < value <= 1 for value in gammas):
+        if gammas is not None and (not gammas or not all(0 < value <= 1 for value in gammas)):
             raise InputError(f"gammas must be numbers in (0, 1], found {gammas!r}")
         if validation_fraction is not None and not 0 < validation_fraction < 1:
             raise InputError(
                 f"validation_fraction must lie between 0 and 1, found {validation_fraction!r}"
             )
-        self.gamma, self.gammas, self.race = gamma, tuple(gammas), race
+        if start not in ("fresh", "trained"):
+            raise InputError(f"start must be fresh or trained, found {start!r}")
+        if start == "trained" and head != "linear":
+            raise InputError("start='trained' begins from one linear layer: give head='linear'")
+        self.start: Literal["fresh", "trained"] = start
+        self._classifier: tuple[Tensor, Tensor] | None = None
+        self.gamma, self.race = gamma, race
+        self.gammas = None if gammas is None else tuple(gammas)
+        self.mask_every: Literal["batch", "epoch"] = mask_every
         self.validation_fraction, self.num_classes = validation_fraction, check_classes(num_classes)
         self.head: Literal["bottleneck", "linear"] = head
         self.width = width
@@ -144,6 +162,20 @@ class MacCalHead(FeatureHead):
         self.settings()  # refuses bad ones now
         for key in ("hidden_weight_", "hidden_bias_", "weight_", "bias_"):
             self.register_buffer(key, torch.zeros(0))
+
+    def begin_from(self, classifier: nn.Module) -> None:
+        """Take the first weights of ``start="trained"`` from a network's own classifier.
+
+        Args:
+            classifier: A linear layer from D features to K classes.
+        """
+        if not isinstance(classifier, nn.Linear):
+            raise InputError(
+                f"start='trained' needs a linear classifier, found {type(classifier).__name__}"
+            )
+        weight = classifier.weight.detach()
+        bias = weight.new_zeros(len(weight)) if classifier.bias is None else classifier.bias
+        self._classifier = weight.t().clone(), bias.detach().clone()
 
     def settings(self) -> Settings:
         """Return how it is trained."""
@@ -158,14 +190,22 @@ class MacCalHead(FeatureHead):
     def _train(
         self, rows: Tensor, labels: Tensor, classes: int, held: Held | None, tick: Tick
     ) -> dict[str, Any]:
-        trained = train_head(
+        if self.start == "trained" and self._classifier is None:
+            raise InputError(
+                "start='trained' begins from the network's own classifier: call "
+                "begin_from(classifier) before fit"
+            )
+        choose = train_head if self.gammas is not None or self.race else train_widening
+        candidates = self._candidates(held is not None)
+        trained = (choose if len(candidates) > 1 else train_head)(
             rows,
             labels,
             classes,
             settings=self.settings(),
-            gammas=self._candidates(held is not None),
+            gammas=candidates,
             validation=held,
             race=self.race,
+            first=self._classifier if self.start == "trained" else None,
             tick=tick,
         )
         self._take(trained)
@@ -180,7 +220,7 @@ class MacCalHead(FeatureHead):
     def _candidates(self, choosing: bool) -> Sequence[float]:
         if self.gamma is not None:
             return (self.gamma,)
-        return self.gammas if choosing and self.schedule != "fixed" else (GAMMA,)
+        return (self.gammas or GAMMAS) if choosing and self.schedule != "fixed" else (GAMMA,)
 
     def _hold_out(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Held | None]:
         if self.validation_fraction is None:
@@ -263,6 +303,7 @@ def train_head(
     gammas: Sequence[float] = (GAMMA,),
     validation: tuple[Tensor, Tensor] | None = None,
     race: bool = False,
+    first: tuple[Tensor, Tensor] | None = None,
     tick: Callable[[int], None] = lambda epoch: None,
     dtype: torch.dtype = torch.float32,
 ) -> TrainedHead:
@@ -287,6 +328,7 @@ def train_head(
         validation: Features and labels to choose γ on. Default: None (for a single γ).
         race: True drops the worse half of the γ after a quarter of the epochs and again after
             half, by the same rule: nine γ then cost three to four. Default: False (no bias).
+        first: Weight (D,K) and bias of a linear head to begin from. Default: None (fresh ones).
         tick: Called with the number of each finished epoch. Default: a function that does
             nothing.
         dtype: The precision of training. Default: torch.float32 (ours: as networks have).
@@ -303,6 +345,8 @@ def train_head(
     scale = _scale_of(features)
     sizes = how.sizes(features.shape[1], num_classes)
     heads = MaskedHeads.fresh(sizes, how, scale=scale, device=features.device, dtype=dtype)
+    if first is not None:
+        heads.set_weights(*first)
     runs = [GammaRun(float(gamma), [how.sparsity]) for gamma in gammas]
     alive, head_of = list(runs), [0] * len(runs)
     rungs = {max(1, round(share * how.epochs)) for share in _RUNGS} if race else set()
@@ -334,6 +378,54 @@ def train_head(
     best = alive[0] if validation is None else _order_runs(alive, len(validation[1]))[0]
     head = head_of[alive.index(best)]
     return TrainedHead(heads.layers(head), best, tuple(runs), scale)
+
+
+def train_widening(
+    features: Tensor,
+    target: Tensor,
+    num_classes: int,
+    *,
+    gammas: Sequence[float] = GAMMAS,
+    validation: tuple[Tensor, Tensor] | None = None,
+    **how: Any,
+) -> TrainedHead:
+    """Train as `train_head` does, with further γ while the choice lies at the grid's edge.
+
+    Args:
+        features: (N,D) features.
+        target: (N,) labels.
+        num_classes: K.
+        gammas: The γ to begin with. Default: nine from 0.9 to 0.995 (`MacCalHead`).
+        validation: Features and labels to choose γ on. Default: None (`train_head` then refuses).
+        how: Further options of `train_head`.
+    """
+    trained = train_head(features, target, num_classes, gammas=gammas, validation=validation, **how)
+    assert validation is not None
+    tried = sorted(gammas)
+    while more := _list_beyond(tried, trained.chosen.gamma):
+        beyond = train_head(
+            features, target, num_classes, gammas=more, validation=validation, **how
+        )
+        runs = (*trained.runs, *beyond.runs)
+        # γ that were trained to the end are judged together, by the same rule.
+        best = _order_runs(list(runs), len(validation[1]))[0]
+        layers = trained.layers if best.gamma == trained.chosen.gamma else beyond.layers
+        if best.gamma not in (trained.chosen.gamma, beyond.chosen.gamma):
+            again = train_head(
+                features, target, num_classes, gammas=[best.gamma], validation=validation, **how
+            )
+            layers = again.layers
+        trained = TrainedHead(layers, best, runs, trained.scale)
+        tried = sorted([*tried, *more])
+    return trained
+
+
+def _list_beyond(tried: Sequence[float], chosen: float) -> list[float]:
+    """List the γ to add where the choice is the lowest or the highest of those tried."""
+    if chosen == tried[0]:
+        lower = [round(chosen - _STEP * place, 4) for place in range(1, _MORE + 1)]
+        return [gamma for gamma in lower if gamma >= _LOWEST]
+    return [1.0] if chosen == tried[-1] < 1.0 else []
 
 
 def _scale_of(features: Tensor) -> float:

@@ -35,6 +35,7 @@ class Settings:
     reading: Literal["sparsity", "printed"] = "sparsity"
     restrict_gradient: bool = True
     schedule: Literal["decaying", "constant", "fixed"] = "decaying"
+    mask_every: Literal["batch", "epoch"] = "batch"
     sparsity: float = 0.5
     epochs: int = 40
     learning_rate: float = 0.1
@@ -48,6 +49,7 @@ class Settings:
             ("head", ("bottleneck", "linear")),
             ("reading", ("sparsity", "printed")),
             ("schedule", ("decaying", "constant", "fixed")),
+            ("mask_every", ("batch", "epoch")),
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} must be one of {allowed}, found {getattr(self, name)!r}")
@@ -194,6 +196,17 @@ class MaskedHeads:
                 parts.append(drawn.to(device, dtype))
         return cls(parts, [torch.zeros_like(part) for part in parts], 1, how, scale)
 
+    def set_weights(self, weight: Tensor, bias: Tensor) -> None:
+        """Begin from a linear layer's weight (D,K), of features as they were given, and bias."""
+        parts = self.parts(self.values)
+        if self.count != 1 or len(parts) != 2 or weight.shape != parts[0][:, 0].shape:
+            raise InputError(
+                f"the head begins from a linear layer of {tuple(parts[0][:, 0].shape)} weights, "
+                f"found {tuple(weight.shape)}"
+            )
+        parts[0][:, 0] = weight.to(self.values) * self._scale
+        parts[1][0] = bias.to(self.values)
+
     def select(self, heads: Sequence[int]) -> MaskedHeads:
         """Return some of the heads, or some of them more than once."""
         index = torch.tensor(heads, device=self.values.device)
@@ -214,14 +227,17 @@ class MaskedHeads:
         sparsity: Sequence[float],
         generator: torch.Generator,
     ) -> None:
-        """Train for one pass over shuffled rows, each batch under masks of its own."""
+        """Train for one pass over shuffled rows, under masks drawn as ``mask_every`` says."""
         self.set_sparsity(sparsity)
         order = torch.randperm(len(target), generator=generator, device=features.device)
+        if self._how.mask_every == "epoch":
+            self.draw_masks(generator)
         for rows in order.split(self._how.batch_size):  # type: ignore[no-untyped-call]
             batch = features.index_select(0, rows).to(self.values.dtype)
             if self._scale != 1.0:
                 batch = batch / self._scale
-            self.draw_masks(generator)
+            if self._how.mask_every == "batch":
+                self.draw_masks(generator)
             self.compute_gradient(batch, target.index_select(0, rows))
             self.update()
 

@@ -32,13 +32,17 @@ class MacCal(Recipe):
         self.options = options
 
     def prepare(self, job: Job) -> None:
-        """Check before training that there is a classifier to replace."""
-        job.split()
+        """Check before training that there is a classifier to replace, or to begin from."""
+        classifier = job.split().head
+        if self.options.get("start") == "trained":
+            MacCalHead(**self.options).begin_from(classifier)
 
     def finish(self, job: Job) -> dict[str, float]:
         """Train the new head and replace the classifier by it."""
         options = {"seed": job.config.seed, "num_classes": job.num_classes, **self.options}
         head = self.kind(**options)
+        if isinstance(head, MacCalHead) and head.start == "trained":
+            head.begin_from(job.split().head)
         features, labels = job.features(job.train)
         held = None
         chooses = isinstance(head, MacCalHead) and head.gamma is None
