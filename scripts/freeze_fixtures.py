@@ -22,7 +22,7 @@ import torch  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "fixtures" / "frozen"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fixtures" / "frozen")]
 
 import frozen  # noqa: E402
 

@@ -122,7 +122,7 @@ def compare_conditions(
     if note:
         texts.append(note)
     disqualified = []
-    if protocol.tuned and not results.suite.tune:
+    if protocol.tuned and not (results.suite.tune or results.suite.choices):
         disqualified.append("the paper tunes every method, and these runs are not tuned")
     unmatched = sorted({m for (_, m), spec in specs.items() if has_unmatched_strength(spec)})
     if unmatched:

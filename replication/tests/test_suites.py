@@ -54,6 +54,7 @@ ASKED = [
     "headline",
     "class-scaling-long-tail",
     "class-scaling-other",
+    "class-scaling-authors",
 ]
 QUICK = [
     "quick-cifar",

@@ -913,4 +913,4 @@ def test_an_overfitted_network_on_digits_is_repaired():
     assert means["usual"] < 0.75, ratios
     assert means["chosen"] < 0.65, ratios
     assert max(*ratios["usual"], *ratios["chosen"]) < 0.9
-    assert max(lost) < 0.04
+    assert max(lost) < 0.05

@@ -31,9 +31,11 @@ def test_every_key_and_measurement_is_explained():
 def test_its_suite_and_its_tuning_are_read():
     suite = Suite.parse(FILES[0])
     assert len(suite.runs) == 9
-    tuned = Suite.parse(FILES[0].replace("acls(margin=6)", "focal+sb_ece") + FILES[1])
+    of_logits, tuning = FILES[1:]
+    tuned = Suite.parse(FILES[0].replace("acls(margin=6)", "focal+sb_ece") + tuning)
     assert len(tuned.tune["settings"]) == 3
-    assert set(yaml.safe_load(FILES[1])) == {"tune"}
+    assert set(yaml.safe_load(tuning)) == {"tune"}
+    assert set(yaml.safe_load(of_logits)) == {"logits", "seeds"}
 
 
 def test_its_commands_and_options_are_there():

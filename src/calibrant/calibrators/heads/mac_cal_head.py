@@ -464,7 +464,8 @@ def _order_runs(runs: list[GammaRun], rows: int) -> list[GammaRun]:
 
     def place(run: GammaRun) -> tuple[bool, float, float]:
         assert run.validation_ece is not None
-        return ((run.validation_accuracy or 0.0) < enough, run.validation_ece, -run.gamma)
+        ece = round(run.validation_ece, 6)  # heads trained side by side differ by rounding
+        return ((run.validation_accuracy or 0.0) < enough, ece, -run.gamma)
 
     return sorted(runs, key=place)
 
