@@ -11,12 +11,12 @@ import yaml
 
 from calibrant import losses, models
 from calibrant.bench import Suite, available
+from calibrant.bench.calibrator_text import list_preserving, make
 from calibrant.bench.measure.measurement import DENSE, USUAL
 from calibrant.bench.measure.steps import check_after, needs_network
 from calibrant.bench.select.tune import Tuning
 from calibrant.bench.tables.formatting import canonical_name, check_metric
 from calibrant.bench.tables.tabulate import OF_TWO_SETS
-from calibrant.bench.texts import keeping, make
 from calibrant.core.errors import InputError
 from calibrant.training import recipes
 from replication.published import find_published
@@ -215,7 +215,7 @@ def test_quick_cifar_is_what_the_first_table_needs():
     assert {spec.config.seed for _, spec in made.specs} == {0, 1, 2}
     assert {spec.config.data for _, spec in made.specs} == {"cifar10", "cifar100"}
     for _, spec in made.specs:
-        assert set(spec.calibrators) >= set(keeping())
+        assert set(spec.calibrators) >= set(list_preserving())
         assert "mac_cal_head" in dict(spec.after)
         assert spec.config.epochs == 30
     assert 200 <= len(made.runs) <= 240

@@ -97,7 +97,7 @@ def test_table_in_every_form(made, tmp_path, form, sign):
 def test_table_of_calibrators_says_by_which_option_the_method_is_named(made):
     result = run("table", made[1], "--down", "calibrator")
     assert result.exit_code == 2
-    assert "say which with --method (cross_entropy, brier)" in " ".join(result.stderr.split())
+    assert "name it with --method (cross_entropy, brier)" in " ".join(result.stderr.split())
     shown = run("table", made[1], "--down", "calibrator", "--method", "brier")
     assert "| temperature |" in shown.stdout
 
@@ -273,7 +273,7 @@ def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
             info = tarfile.TarInfo(name)
             info.size = 3
             tar.addfile(info, io.BytesIO(b"abc"))
-    with pytest.warns(UserWarning, match="not taken"):
+    with pytest.warns(UserWarning, match="was not copied"):
         result = run("merge", archive, "--into", tmp_path / "in" / "there")
     assert result.exit_code == 0
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != archive]

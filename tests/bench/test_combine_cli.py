@@ -51,13 +51,13 @@ def test_without_rivals_the_choice_is_held_against_cross_entropy():
 
 
 def test_settings_that_came_later_do_not_part_older_runs_from_newer():
-    from calibrant.bench.select.combine import _split
+    from calibrant.bench.select.combine import _split_settings
     from calibrant.training.config import Config
 
     now = Config().to_dict()
     before = {name: value for name, value in now.items() if name != "head"}
-    assert _split(json.dumps(now)) == _split(json.dumps(before))
-    assert _split(json.dumps(now | {"head": "3"})) != _split(json.dumps(before))
+    assert _split_settings(json.dumps(now)) == _split_settings(json.dumps(before))
+    assert _split_settings(json.dumps(now | {"head": "3"})) != _split_settings(json.dumps(before))
 
 
 def test_a_bench_without_crossfitted_figures_says_what_to_run(tmp_path):

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+from calibrant.bench.calibrator_text import ALL, expand_calibrators, make
 from calibrant.bench.run.runner import run_suite
 from calibrant.bench.run.worker import Bench
 from calibrant.bench.suite import former
@@ -14,7 +15,6 @@ from calibrant.bench.suite.spec import Spec
 from calibrant.bench.suite.suite import Suite
 from calibrant.bench.tables.results import collect_results
 from calibrant.bench.tables.tabulate import table
-from calibrant.bench.texts import ALL, expanded, make
 from calibrant.calibrators.registry import kind_of
 from calibrant.core.errors import InputError
 from calibrant.core.method_text import edit_options, edit_terms
@@ -225,13 +225,16 @@ def test_soft_binned_temperatures_are_exact_in_suites_and_bounded_where_stored()
         "methods: {one: {}}\nafter: [crossfit: {calibrators: [argmax_preserving(former=true)]}]"
     ).specs
     assert bare.after == (("crossfit", "{}"),)  # as stored
-    former_set, current_set = expanded([ALL]), expanded([f"{ALL}(former=False)"])
+    former_set, current_set = (
+        expand_calibrators([ALL]),
+        expand_calibrators([f"{ALL}(former=False)"]),
+    )
     assert [one for one in former_set if one not in current_set] == [
         "temperature(objective=sb_ece)"
     ]
     assert len(former_set) == len(current_set)
     with pytest.raises(InputError, match="former=true or former=false alone"):
-        expanded([f"{ALL}(colour=red)"])
+        expand_calibrators([f"{ALL}(colour=red)"])
 
 
 def test_stored_calibrators_are_found_by_either_name_and_shown_as_suites_write_them():

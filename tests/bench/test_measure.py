@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calibrant import metrics
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.bench.measure import measurement
 from calibrant.bench.measure.steps import FilesGone, check_after, measure_run, run_steps
 from calibrant.bench.suite.spec import MARK, Spec
@@ -51,7 +51,7 @@ def test_figures_are_those_of_the_metrics_called_one_by_one(run, rows):
     for part in ("train", "validation", "test"):
         said = run.predictions(part)
         for text in measurement.USUAL:
-            name, options = texts.parse(text)
+            name, options = calibrator_text.parse(text)
             direct = float(getattr(metrics, name)(said.array, said.labels, **options))
             assert found[part, "none", text]["value"] == pytest.approx(direct, rel=1e-6), text
             assert found[part, "none", text]["rows"] == len(said)
@@ -195,7 +195,7 @@ def test_dense_predictions_have_their_figures():
 
 
 @pytest.mark.parametrize(
-    ("text", "spelled"),
+    ("text", "normalised"),
     [
         ("temperature", "temperature"),
         (" temperature( objective = 'sb_ece' ) ", "temperature(objective=sb_ece)"),
@@ -204,9 +204,9 @@ def test_dense_predictions_have_their_figures():
         ("x(a='b c', d=[1, 2])", "x(a='b c',d=[1,2])"),
     ],
 )
-def test_methods_are_spelled_one_way(text, spelled):
-    assert texts.spelled(text) == spelled
-    assert texts.parse(spelled) == texts.parse(text)
+def test_methods_are_normalised(text, normalised):
+    assert calibrator_text.normalise_text(text) == normalised
+    assert calibrator_text.parse(normalised) == calibrator_text.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -214,20 +214,20 @@ def test_methods_are_spelled_one_way(text, spelled):
 )
 def test_what_is_no_method_is_refused(text):
     with pytest.raises(InputError, match=r"written name\(option=value"):
-        texts.parse(text)
+        calibrator_text.parse(text)
 
 
 def test_options_that_are_not_a_calibrators_own_are_its_objectives():
-    made = texts.make("temperature(objective=ece,num_bins=10)")
+    made = calibrator_text.make("temperature(objective=ece,num_bins=10)")
     assert made.objective_options == {"num_bins": 10}
     with pytest.raises(InputError, match="intra_order has no option colour"):
-        texts.make("intra_order(colour=red)")
+        calibrator_text.make("intra_order(colour=red)")
     with pytest.raises(InputError, match="fitted on train or validation"):
-        texts.expanded(["temperature(on=test)"])
+        calibrator_text.expand_calibrators(["temperature(on=test)"])
 
 
 def test_argmax_preserving_are_all_that_keep_predictions_and_only_those():
-    found = texts.expanded(["argmax_preserving", "temperature", "vector"])
+    found = calibrator_text.expand_calibrators(["argmax_preserving", "temperature", "vector"])
     assert found[-1] == "vector"
     assert len(set(found)) == len(found)
     assert {"temperature", "temperature(objective=ece)", "isotonic(form=m2b)"} < set(found)
@@ -235,9 +235,11 @@ def test_argmax_preserving_are_all_that_keep_predictions_and_only_those():
     logits = 3 * torch.randn(300, 4, generator=draw)
     labels = torch.distributions.Categorical(logits=logits / 2).sample()
     for text in found[:-1]:
-        made = texts.make(text).fit(logits, labels)
+        made = calibrator_text.make(text).fit(logits, labels)
         assert torch.equal(made.calibrate(logits).argmax(1), logits.argmax(1)), text
-    assert "local_temperature" in texts.expanded(["argmax_preserving"], dense=True)
+    assert "local_temperature" in calibrator_text.expand_calibrators(
+        ["argmax_preserving"], dense=True
+    )
 
 
 def test_further_measurements_are_checked_before_any_run():

@@ -13,7 +13,7 @@ from calibrant.bench import Store, Suite, run_suite
 from calibrant.bench.measure.logits import find_logits, read_part
 from calibrant.bench.measure.steps import FilesGone, measure_run
 from calibrant.bench.measure.subject import Validation
-from calibrant.bench.run.folder import portable
+from calibrant.bench.run.folder import read_portable
 from calibrant.bench.store.half_precision import (
     halve_files,
     is_whole,
@@ -208,7 +208,7 @@ def test_a_run_kept_small_has_the_same_figures(folder):
     back = torch.as_tensor(read_whole(folder / "predictions" / "test.safetensors").array)
     assert torch.equal(back.argmax(1), plain.argmax(1))
     assert float((back - plain).abs().max()) < 0.02
-    portable_names = set(portable(folder, predictions=True))
+    portable_names = set(read_portable(folder, predictions=True))
     assert {"predictions/test-largest.npy", "predictions/validation-largest.npy"} <= portable_names
     after = figures(measure_run(spec, run))
     assert after["test", "none", "accuracy"] == before["test", "none", "accuracy"]
@@ -240,7 +240,9 @@ def test_which_calibrators_need_the_largest_logits(name):
     if get(name).dense_only:
         logits = logits.reshape(6, 16, 16, 10).movedim(3, 1).contiguous()
         labels = labels.reshape(6, 16, 16)
-    fitted = get(name).fit(logits, labels)
+    # Judged on other rows: a step function may jump at the rows that it was fitted on.
+    fitted = get(name).fit(logits[::2], labels[::2])
+    logits = logits[1::2]
     probs, less = (
         torch.softmax(fitted(z).double(), 1)
         for z in (logits, logits - logits.amax(1, keepdim=True))

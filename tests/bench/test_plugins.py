@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from calibrant import losses
 from calibrant.bench import Store, Suite, run_suite, table
+from calibrant.bench.calibrator_text import expand_calibrators, list_preserving, make
 from calibrant.bench.run.status import status
 from calibrant.bench.select.choices import choice_path
 from calibrant.bench.select.tune import tune_suite
@@ -22,7 +23,6 @@ from calibrant.bench.store.transport import merge, pack
 from calibrant.bench.suite import sources
 from calibrant.bench.suite.key import key_of
 from calibrant.bench.suite.lookup import SHIPPED
-from calibrant.bench.texts import expanded, keeping, make
 from calibrant.core.errors import InputError
 from calibrant.core.plugins import forget_plugins, list_loaded, receive_plugins
 from calibrant.training import Config, recipes
@@ -413,10 +413,10 @@ def test_figures_of_a_calibrators_earlier_source_are_not_taken_for_its_own(folde
 
 
 def test_what_stands_for_every_calibrator_is_not_changed(folder):
-    before = keeping()
+    before = list_preserving()
     Suite.read(folder / "own.yaml")
-    assert keeping() == before
-    assert expanded(["half"]) == (f"half(source={sources.source_of('half')})",)
+    assert list_preserving() == before
+    assert expand_calibrators(["half"]) == (f"half(source={sources.source_of('half')})",)
 
 
 def test_a_calibrator_of_a_source_that_is_gone_is_not_made(folder):
@@ -719,7 +719,7 @@ def test_results_of_others_bring_no_code_along(folder, tmp_path):
     run_suite(Suite.read(folder / "own.yaml"), out)
     pack(out, archive)
     for source in (archive, out):
-        with pytest.warns(UserWarning, match="which are code: it is not taken"):
+        with pytest.warns(UserWarning, match="which are code, and is not copied"):
             merge([source], into)
     assert not (into / "suite.yaml").exists()
     assert not (into / "suites").exists()

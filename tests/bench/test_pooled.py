@@ -262,8 +262,8 @@ def test_a_run_is_pooled_with_few_seeds_and_with_many_under_two_names(made, tmp_
         (("{pooled: {seeds: [0, 1, 2], ", "{pooled: {"), "several seeds"),
         (("calibrators: [temperature]", "calibrators: [temprature]"), "temperature"),
         (("{pooled: {seeds", "{pooled: {sedes"), "sedes"),
-        (("{pooled: {seeds", "{pooled: {named: a b, seeds"), "named is a word"),
-        (("{pooled: {seeds", "{pooled: {named: train, seeds"), "named is a word"),
+        (("{pooled: {seeds", "{pooled: {named: a b, seeds"), "named must be a word"),
+        (("{pooled: {seeds", "{pooled: {named: train, seeds"), "named must be a word"),
     ],
 )
 def test_what_cannot_be_pooled_is_told_before_the_first_run(change, words):
@@ -282,7 +282,7 @@ def test_files_of_logits_hold_nothing_out(tmp_path):
     from calibrant.bench.measure.pooled import pooled
     from calibrant.bench.measure.subject import Parts
 
-    with pytest.raises(InputError, match="holds nothing out"):
+    with pytest.raises(InputError, match="has no held-out rows"):
         next(pooled(Parts(), seeds=[0, 1]))
 
 

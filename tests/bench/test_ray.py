@@ -66,7 +66,7 @@ def test_a_lost_workers_run_is_made_again(cluster, tmp_path):
     over = threading.Event()
 
     def kill_the_first_worker():
-        lock = Bench(out).lock(suite.runs[0].key)
+        lock = Bench(out).lock_path(suite.runs[0].key)
         while not over.is_set() and not killed:
             note = read_note(lock)
             if note.get("epoch"):
@@ -89,5 +89,5 @@ def test_a_lost_workers_run_is_made_again(cluster, tmp_path):
     assert [event["key"] for event in events if event["event"] == "done"] == keys
     frame = Store(out / "store").frame()
     assert set(frame["key"]) == set(keys)
-    assert read_note(Bench(out).lock(keys[0]))["pid"] != killed[0]
+    assert read_note(Bench(out).lock_path(keys[0]))["pid"] != killed[0]
     assert ray.is_initialized()  # a cluster that was there before stays

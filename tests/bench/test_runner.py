@@ -12,7 +12,7 @@ import warnings
 import pytest
 
 from calibrant.bench import Spec, Store, Suite, run_specs, run_suite
-from calibrant.bench.run.locks import is_held, locked, read_note
+from calibrant.bench.run.locks import hold_lock, is_held, read_note
 from calibrant.bench.run.status import status
 from calibrant.bench.run.worker import DEATHS, Bench
 from calibrant.core.errors import InputError
@@ -180,7 +180,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_are_made(tmp_path):
     summary = run_specs([bad, wild, good], tmp_path / "out", progress=events.append)
     assert (summary.done, summary.failed) == ([good.key], [bad.key, wild.key])
     bench = Bench(tmp_path / "out")
-    recorded = [json.loads(bench.failure(spec.key).read_bytes()) for spec in (bad, wild)]
+    recorded = [json.loads(bench.failure_path(spec.key).read_bytes()) for spec in (bad, wild)]
     assert [record["kind"] for record in recorded] == ["error", "diverged"]
     assert "nowhere" in recorded[0]["message"]
     assert "Traceback" in recorded[0]["traceback"]
@@ -235,7 +235,7 @@ def test_a_measurement_whose_files_are_gone_costs_no_training_on_retry(tmp_path)
     with pytest.warns(UserWarning, match="local_temperature was not measured"):
         run_suite(suite, tmp_path)
     events = []
-    with pytest.warns(UserWarning, match="2 measurements that failed are left"):
+    with pytest.warns(UserWarning, match="2 failed measurements are not repeated"):
         summary = run_suite(suite, tmp_path, retry=True, progress=events.append)
     assert len(summary.before) == 2
     assert [event["event"] for event in events] == ["plan"]
@@ -278,7 +278,7 @@ def test_wrong_places_and_empty_choices_are_told(tmp_path):
 
 def test_a_lock_is_one_processs_and_free_when_it_dies(tmp_path):
     path = tmp_path / "a.lock"
-    with locked(path) as first, locked(path) as second:
+    with hold_lock(path) as first, hold_lock(path) as second:
         assert first
         assert not second
         assert is_held(path)
@@ -297,7 +297,7 @@ def test_a_killed_suite_goes_on_where_it_stopped(made, tmp_path):
     assert [record["label"] for record in state.running] == [first.label]
     assert state.waiting == [second.label]
     kill(process)
-    assert not is_held(Bench(out).lock(first.key))
+    assert not is_held(Bench(out).lock_path(first.key))
     heard = []
     summary = run_suite(suite, out, progress=heard.append)
     assert summary.done == [first.key, second.key]
@@ -342,7 +342,7 @@ def test_the_run_of_a_killed_process_goes_to_the_one_that_waits(made, tmp_path):
     other = child(tmp_path / "out", runs, logs[1])
     until(lambda: events(logs[1], "done"))
     assert [event["key"] for event in events(logs[1], "begun")] == [runs[1].key]
-    assert read_note(Bench(tmp_path / "out").lock(runs[0].key))["pid"] == stuck
+    assert read_note(Bench(tmp_path / "out").lock_path(runs[0].key))["pid"] == stuck
     kill(stuck)
     assert ended_well(other)
     assert [event["key"] for event in events(logs[1], "done")] == [runs[1].key, runs[0].key]
@@ -357,7 +357,7 @@ def test_a_run_that_keeps_killing_its_process_is_given_up(made, tmp_path):
         until(lambda log=log: events(log, "begun"))
         kill(process)
     assert run_specs([spec], bench.out).failed == [spec.key]
-    assert "processes ended" in json.loads(bench.failure(spec.key).read_bytes())["message"]
+    assert "processes ended" in json.loads(bench.failure_path(spec.key).read_bytes())["message"]
 
 
 @pytest.mark.slow
@@ -368,7 +368,7 @@ def test_a_pool_puts_another_process_in_place_of_one_that_dies(tmp_path):
     def tell(event):
         events.append(event)
         if event["event"] == "epoch" and not killed:
-            killed.append(read_note(Bench(out).lock(event["key"]))["pid"])
+            killed.append(read_note(Bench(out).lock_path(event["key"]))["pid"])
             os.kill(killed[0], signal.SIGKILL)
 
     # One process, so that nobody is left who could take the run over.

@@ -23,7 +23,8 @@ def test_digits_has_every_loss_recipe_and_calibrator():
         calibrator.partition("(")[0] for _, spec in made.specs for calibrator in spec.calibrators
     }
     needs_more = {"identity", "local_temperature", "mac_cal_head", "tst_head", "vtst_head"}
-    assert used == set(calibrators()) - needs_more
+    of_events = {"platt", "quadratic", "venn_abers"}  # digits judges ten classes
+    assert used == set(calibrators()) - needs_more - of_events
     steps = {step for _, spec in made.specs for step, _ in spec.after}
     assert {"mac_cal_head", "tst", "vtst", "shift", "ood", "crossfit"} <= steps
     assert all(spec.config.data == "digits" for _, spec in made.specs)
@@ -53,4 +54,5 @@ def test_the_short_part_of_digits_runs_in_two_minutes_with_nothing_left_out(tmp_
     assert len(run_specs(made.runs, tmp_path).before) == 18
     (path,) = choose_combinations(tmp_path)
     assert read_choice(path)["chosen"]["means"]["ece"] < 0.05
-    assert len(gallery(made, frame)) >= 3
+    # No method is swept, and four epochs a run are too few for a picture by epoch.
+    assert list(gallery(made, frame)) == ["ECE under corruptions: digits, mlp"]

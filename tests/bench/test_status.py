@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrant.bench import Store, make_row, status
-from calibrant.bench.run.status import seconds_an_epoch, share_time
+from calibrant.bench.run.status import compute_epoch_seconds, share_time
 from calibrant.bench.suite.spec import SECONDS
 from tests.helpers.bench_frames import small
 
@@ -61,10 +61,10 @@ def test_the_time_left_is_that_of_shares(tmp_path):
     assert status(specs[2:], tmp_path).seconds_left == pytest.approx(50)
     alike = ("cifar10", "resnet50")
     one_epoch = 50 / specs[0].config.epochs
-    assert seconds_an_epoch(store)[alike] == pytest.approx(one_epoch)
+    assert compute_epoch_seconds(store)[alike] == pytest.approx(one_epoch)
     # Measured again later, and made light: when a run ended stays known.
     for place, run in enumerate(specs[:2]):
         row = make_row(run, part="test", metric="ece", value=0.1)
         store.add(run.key, [row | {"written": f"2026-01-01T1{2 + place}:00:00.000000Z"}])
     store.compact(light=True)
-    assert seconds_an_epoch(store)[alike] == pytest.approx(one_epoch)
+    assert compute_epoch_seconds(store)[alike] == pytest.approx(one_epoch)

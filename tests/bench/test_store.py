@@ -110,7 +110,7 @@ def test_stores_are_merged_by_copying_files(tmp_path):
 def test_a_damaged_file_is_not_taken(tmp_path):
     one = Store(tmp_path / "one")
     path = one.add(ONE.key, [row()])
-    with pytest.warns(UserWarning, match="not taken"):
+    with pytest.warns(UserWarning, match="was not copied"):
         assert not Store(tmp_path / "two").take_file(path.name, path.read_bytes()[:-1])
     assert Store(tmp_path / "two").frame().empty
 

@@ -186,8 +186,8 @@ def test_unknown_suites_and_files_are_told():
         ("where: [{if: 3, set: {lr: 1.0}}]", "`if` is a mapping"),
         ("where: [{if: {method: cros_entropy}, set: {lr: 1.0}}]", "did you mean cross_entropy"),
         ("where: [{if: {method: [acls]}, set: {lr: 1.0}}]", "'acls' is no method of this suite"),
-        ("tune: {settings: [{name: margin, of: [acls], values: [1]}]}", "of the loss acls, which"),
-        ("tune: {settings: [{name: recipe.alpha, values: [1]}]}", "which no method has"),
+        ("tune: {settings: [{name: margin, of: [acls], values: [1]}]}", "needs the loss acls"),
+        ("tune: {settings: [{name: recipe.alpha, values: [1]}]}", "no method has that"),
         ("tune: {settings: [{name: lr, values: [fast]}]}", "lr"),
         ("seeds: [0]\nseeds: [1]", "'seeds' stands twice, line 1"),
         ("claims: [a]", "is no key of a suite"),
@@ -315,7 +315,7 @@ def test_every_setting_that_decides_the_result_changes_the_key():
 
 
 def test_options_that_are_no_plain_values_have_no_key():
-    with pytest.raises(InputError, match="plain values"):
+    with pytest.raises(InputError, match="plain JSON values"):
         key_of(Config(model_options={"a": float("nan")}))
 
 

@@ -45,9 +45,9 @@ def test_means_best_tied_and_tests_against_the_baseline():
     assert rows["acls"][0].best
     assert rows["mbls"][0].tied
     assert not rows["focal"][0].tied
-    assert rows["acls"][0].told is True
-    assert rows["focal"][0].told is False
-    assert rows["cross_entropy"][0].told is None
+    assert rows["acls"][0].verdict is True
+    assert rows["focal"][0].verdict is False
+    assert rows["cross_entropy"][0].verdict is None
     assert rows["cross_entropy"][0].p is None
 
 
@@ -137,7 +137,7 @@ def test_what_has_no_better_way_marks_none(metric):
     suite = small()
     values = {(name, "none", metric): [0.1 + k, 0.11 + k, 0.1 + k] for k, name in enumerate(CLEAR)}
     made = table(suite, frame_of(suite, values), metric)
-    assert not any(row[0].best or row[0].told is not None for row in entries(made).values())
+    assert not any(row[0].best or row[0].verdict is not None for row in entries(made).values())
     assert "↓" not in made.to_markdown()
     assert higher_is_better("chance_ece(num_bins=15)") is None
     assert canonical_name("chance_ece(num_bins=15)") == "chance_ece"
@@ -151,7 +151,7 @@ def test_higher_is_better_for_accuracy():
     }
     rows = entries(table(suite, frame_of(suite, values), "accuracy"))
     assert rows["focal"][0].best
-    assert rows["focal"][0].told is True
+    assert rows["focal"][0].verdict is True
 
 
 def test_published_figures_stand_beside_ours():
@@ -246,7 +246,7 @@ def test_rows_may_be_calibrators():
     assert made.down == "calibrator"
     assert list(entries(made)) == every
     assert entries(made)["isotonic"][0].best
-    assert entries(made)["isotonic"][0].told is True
+    assert entries(made)["isotonic"][0].verdict is True
     (row,) = [
         row for row in csv.DictReader(io.StringIO(made.to_csv())) if row["calibrator"] == "isotonic"
     ]
@@ -366,7 +366,7 @@ def test_names_that_do_not_exist_are_errors():
         table(suite, frame, "eec")
     with pytest.raises(InputError, match="no method 'alcs'"):
         table(suite, frame, "ece", methods=["alcs"])
-    with pytest.raises(InputError, match="of one method"):
+    with pytest.raises(InputError, match="needs a single method"):
         table(suite, frame, "ece", down="calibrator")
 
 

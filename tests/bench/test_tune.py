@@ -252,7 +252,7 @@ def test_the_test_file_is_opened_after_the_choice_is_written(tmp_path, monkeypat
     trained = frame[(frame["key"] == chosen) & (frame["metric"] == "train_seconds")]["value"]
     assert float(took.iloc[0]) >= float(trained.iloc[0])
     assert not (tmp_path / "runs" / lost / "weights.safetensors").exists()
-    # It is gone on with, not made again.
+    # It is resumed, not repeated.
     assert run_suite(suite, tmp_path).done == []
 
 
@@ -347,7 +347,7 @@ def test_test_rows_open_after_the_choice_and_for_its_runs_alone(tmp_path):
     store = Store(tmp_path / "store")
     fake_run(store)([spec for _, spec in suite.specs])
     path = choice_path(tmp_path, "which", {"asked": 1})
-    with pytest.raises(InputError, match="opened after the choice"):
+    with pytest.raises(InputError, match="can be read after a choice"):
         open_test_rows(path, store)
     key = suite.specs[0][1].key
     write_choice(path, {"rule": "x", "candidates": [], "chosen": {}, "keys": [key]})
@@ -367,7 +367,7 @@ def test_a_choice_stands(tmp_path):
     with pytest.raises(InputError, match="keys"):
         write_choice(path, {"rule": "x", "candidates": [], "chosen": {}})
     path.write_text("{half")
-    with pytest.raises(InputError, match="no whole choice"):
+    with pytest.raises(InputError, match="no complete choice"):
         read_choice(path)
 
 
@@ -617,7 +617,7 @@ def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):
     lowest = make_combination("a", (0.010, 0.010, 0.010), 0.3)
     tied = make_combination("b", (0.008, 0.012, 0.011), 0.2)  # 0.0003 more, with an error of 0.0012
     apart = make_combination("c", (0.012, 0.012, 0.012), 0.1)  # more for certain
-    assert combine.best_combination([plain, lowest, tied, apart])[0] is tied
+    assert combine.choose_best([plain, lowest, tied, apart])[0] is tied
     few = combine.Combination(
         **{
             **lowest.__dict__,
@@ -628,9 +628,9 @@ def test_ties_within_the_error_go_to_the_lower_nll(tmp_path):
             "accuracy": {0: 1.0},
         }
     )
-    assert combine.best_combination([plain, lowest, few])[0] is lowest
+    assert combine.choose_best([plain, lowest, few])[0] is lowest
     with pytest.raises(InputError, match="cross_entropy"):
-        combine.best_combination([lowest])
+        combine.choose_best([lowest])
 
 
 def rival(settings, calibrator):
@@ -672,7 +672,7 @@ def test_few_confidences_are_a_choice_apart(tmp_path):
     assert "The ECE of the choice, 1.60%" in choice  # not of the few
     named = "With few confidences, cross_entropy, plp, then levels(num_levels=3): 0.40%"
     assert choice.endswith(f"{named}.")
-    head = replace(combine.combinations(ValidationRows(store)).popitem()[1][0], calibrator="x")
+    head = replace(combine.list_combinations(ValidationRows(store)).popitem()[1][0], calibrator="x")
     assert replace(head, calibrator="mac_cal_head+levels(num_levels=3)").says_few
     assert not replace(head, calibrator="mac_cal_head+temperature").says_few
     table["chance_ece"] = 0.0026

@@ -1,4 +1,4 @@
-"""Commands of the bench: make a suite's runs, see how far they are, and show what came out."""
+"""Commands of the bench: make a suite's runs, and show their progress and results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibrant.cli.bench_progress import showing, tell_end
+from calibrant.cli.bench_progress import report_end, show_progress
 from calibrant.cli.console import command, make_console
 from calibrant.cli.options import AsJson, Quiet
 from calibrant.core.errors import InputError
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(
     name="bench",
-    help="Many runs from one suite file: make them, and show what came out.",
+    help="Make many runs from a suite file, and show their results.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 Flag = typer.Option
-Folder = Annotated[
-    Path, typer.Argument(help="The folder of the runs.", metavar="OUT", show_default=False)
-]
+Folder = Annotated[Path, typer.Argument(help="Folder of runs.", metavar="OUT", show_default=False)]
 SuiteFile = Annotated[
     str | None,
     Flag(
         "--suite",
-        help="A file, or a name: of a suite that was run there, else of a shipped one. Left out: "
-        "the one last run there.",
+        help="Suite file, or name of a suite that was run in OUT or is shipped. Default: the suite "
+        "last run in OUT.",
         metavar="SUITE",
     ),
 ]
@@ -39,13 +37,13 @@ Only = Annotated[
     list[str] | None,
     Flag(
         "--only",
-        help="Runs of a method and settings, as in acls/data=cifar10; * stands for anything. "
-        "Repeat it for more.",
+        help="Select runs by method and settings, as in acls/data=cifar10; * matches anything. "
+        "Repeatable.",
         metavar="METHOD/NAME=VALUE",
     ),
 ]
 Seeds = Annotated[
-    str | None, Flag("--seeds", help="Of these seeds, as in 0,2 or 0-4.", metavar="SEEDS")
+    str | None, Flag("--seeds", help="Select runs by seed, as in 0,2 or 0-4.", metavar="SEEDS")
 ]
 
 
@@ -55,63 +53,71 @@ def run_command(
     suite: Annotated[
         str,
         typer.Argument(
-            help="A suite file, or a shipped suite's name: see `calibrant bench list`.",
+            help="Suite file, or name of a suite: see `calibrant bench list`.",
             metavar="SUITE",
             show_default=False,
         ),
     ],
     output: Annotated[
-        Path, Flag("--output", "-o", help="The folder of the runs; gone on with if begun.")
+        Path, Flag("--output", "-o", help="Output folder; resumed if it exists.")
     ] = Path("bench"),
-    on: Annotated[str, Flag(help="here, pool (processes of this machine) or ray.")] = "here",
-    workers: Annotated[int | None, Flag(min=1, help="Runs at a time.", metavar="N")] = None,
-    threads: Annotated[int | None, Flag(min=1, help="Threads of each.", metavar="N")] = None,
+    on: Annotated[
+        str, Flag(help="Where to run: here, pool (processes of this machine) or ray.")
+    ] = "here",
+    workers: Annotated[
+        int | None, Flag(min=1, help="Number of runs at a time.", metavar="N")
+    ] = None,
+    threads: Annotated[
+        int | None, Flag(min=1, help="Number of threads of a run.", metavar="N")
+    ] = None,
     limit_minutes: Annotated[
-        float | None, Flag(min=0, help="Begin no run after so many minutes.", metavar="M")
+        float | None, Flag(min=0, help="Start no run after M minutes.", metavar="M")
     ] = None,
     only: Only = None,
     seeds: Seeds = None,
     beside: Annotated[
         list[str] | None,
         Flag(
-            "--with", help="Measure what this suite wants of the same runs, too.", metavar="SUITE"
+            "--with",
+            help="Also make the measurements that this suite wants of shared runs.",
+            metavar="SUITE",
         ),
     ] = None,
     retry: Annotated[
-        bool, Flag("--retry", help="Try runs and measurements that failed again.")
+        bool, Flag("--retry", help="Repeat runs and measurements that failed.")
     ] = False,
-    data_folder: Annotated[str | None, Flag(help="Where data sets are.", metavar="DIR")] = None,
-    device: Annotated[str | None, Flag(help="auto, cpu or cuda.")] = None,
+    data_folder: Annotated[str | None, Flag(help="Folder of data sets.", metavar="DIR")] = None,
+    device: Annotated[str | None, Flag(help="Device: auto, cpu or cuda.")] = None,
     compiled: Annotated[
-        bool, Flag("--compile", help="Compile networks and losses: less work for a GPU.")
+        bool, Flag("--compile", help="Compile networks and losses; faster on a GPU.")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the runs of a suite that are not made yet."""
+    """Make the missing runs of a suite."""
     from calibrant.bench import Suite, run_suite
 
-    found = Suite.read(suite)
-    with showing(quiet=quiet, as_json=as_json) as tell:
+    suite_read = Suite.read(suite)
+    with show_progress(quiet=quiet, as_json=as_json) as tell:
         summary = run_suite(
-            found,
+            suite_read,
             output,
             on=on,
             workers=workers,
             threads=threads,
             limit_minutes=limit_minutes,
             only=only,
-            seeds=_seeds(seeds),
-            beside=[Suite.read(one) for one in beside or ()],
+            seeds=_parse_seeds(seeds),
+            beside=[Suite.read(name) for name in beside or ()],
             retry=retry,
             machine={
                 "data_folder": data_folder,
                 "device": device,
-                "compile": True if compiled else None,  # else as the suite says
+                "compile": True if compiled else None,  # None: as the suite says
             },
             progress=tell,
         )
-    tell_end(found.name, summary, output, quiet=quiet, as_json=as_json)
+    report_end(suite_read.name, summary, output, quiet=quiet, as_json=as_json)
 
 
 @bench.command("status")
@@ -123,37 +129,37 @@ def status_command(
     seeds: Seeds = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how many runs are done, running, failed and waiting, and the time that is left."""
+    """Show how many runs are done, running, failed and waiting, and the time left."""
     from calibrant.bench.run.status import status
 
-    whole = _suite(out, suite)
-    found = with_choices(whole, out)
-    state = status([spec for _, spec in found.chosen(only, _seeds(seeds))], out)
-    untuned = len(whole.specs) - len(found.specs)
+    whole = _read_suite(out, suite)
+    tuned = with_choices(whole, out)
+    state = status([spec for _, spec in tuned.chosen(only, _parse_seeds(seeds))], out)
+    untuned = len(whole.specs) - len(tuned.specs)
     if as_json:
-        print(json.dumps({"suite": found.name, **state.to_dict(), "untuned": untuned}))
+        print(json.dumps({"suite": tuned.name, **state.to_dict(), "untuned": untuned}))
         return
     console = make_console()
     if untuned:
         console.print(f"{untuned} more runs wait for their settings to be tuned")
     console.print(
-        f"{found.name}: {state.done} of {state.total} done, {len(state.running)} running, "
+        f"{tuned.name}: {state.done} of {state.total} done, {len(state.running)} running, "
         f"{len(state.failed)} failed, {len(state.waiting)} waiting"
     )
-    for one in state.running:
-        console.print(f"  running: {one['label']}, epoch {one['epoch']} of {one['epochs']}")
-    for one in state.failed:
-        line = (one["message"].strip().splitlines() or [""])[0]
-        console.print(f"  {one['kind']}: {one['label']}: {line}", soft_wrap=True)
-    for one in state.unmeasured:
-        console.print(f"  not measured: {one['label']}: {one['what']}", soft_wrap=True)
+    for run in state.running:
+        console.print(f"  running: {run['label']}, epoch {run['epoch']} of {run['epochs']}")
+    for run in state.failed:
+        line = (run["message"].strip().splitlines() or [""])[0]
+        console.print(f"  {run['kind']}: {run['label']}: {line}", soft_wrap=True)
+    for run in state.unmeasured:
+        console.print(f"  not measured: {run['label']}: {run['what']}", soft_wrap=True)
     if state.unmeasured:
         console.print("  `calibrant bench run ... --retry` measures these again")
     left = state.seconds_left
     if left is None:
-        console.print("time left: not known before a run like those left has ended")
+        console.print("time left: unknown until a similar run has ended")
     elif left > 0:
-        console.print(f"time left: about {_time(left)}, at the pace so far")
+        console.print(f"time left: about {_format_time(left)}, at the pace so far")
 
 
 @bench.command("table")
@@ -162,20 +168,28 @@ def table_command(
     out: Folder,
     suite: SuiteFile = None,
     metric: Annotated[
-        list[str] | None, Flag("--metric", "-m", help="Columns; else the suite's.", metavar="NAME")
+        list[str] | None,
+        Flag("--metric", "-m", help="Columns. Default: the suite's metrics.", metavar="NAME"),
     ] = None,
     by: Annotated[
-        list[str] | None, Flag(help="Settings that make a block.", metavar="SETTING")
+        list[str] | None, Flag(help="Settings that separate blocks of rows.", metavar="SETTING")
     ] = None,
     calibrator: Annotated[
-        list[str] | None, Flag(help="Side by side; `none` is before any.", metavar="NAME")
+        list[str] | None,
+        Flag(help="Calibrators side by side; `none` is uncalibrated.", metavar="NAME"),
     ] = None,
-    method: Annotated[list[str] | None, Flag(help="Rows; else all.", metavar="NAME")] = None,
-    part: Annotated[str, Flag(help="train, validation, test, or as in test:*:5.")] = "test",
-    down: Annotated[str | None, Flag(help="What rows are: method or calibrator.")] = None,
-    form: Annotated[str, Flag("--format", help="markdown, latex, csv or html.")] = "markdown",
+    method: Annotated[
+        list[str] | None, Flag(help="Rows. Default: all methods.", metavar="NAME")
+    ] = None,
+    part: Annotated[
+        str, Flag(help="Part of the rows: train, validation, test, or as in test:*:5.")
+    ] = "test",
+    down: Annotated[str | None, Flag(help="Kind of the rows: method or calibrator.")] = None,
+    form: Annotated[
+        str, Flag("--format", help="Format: markdown, latex, csv or html.")
+    ] = "markdown",
     output: Annotated[
-        Path | None, Flag("--output", "-o", help="A file; else it is printed.", metavar="FILE")
+        Path | None, Flag("--output", "-o", help="Output file. Default: print.", metavar="FILE")
     ] = None,
 ) -> None:
     """Show a table of results: means with standard errors, beside the published figures."""
@@ -185,14 +199,15 @@ def table_command(
     forms = ("markdown", "latex", "csv", "html")
     if form not in forms:
         raise InputError(f"--format is one of {', '.join(forms)}, found {form!r}")
-    found = with_choices(_suite(out, suite), out)
-    if down == "calibrator" and len(names := method or found.methods) != 1:
+    tuned = with_choices(_read_suite(out, suite), out)
+    if down == "calibrator" and len(names := method or tuned.methods) != 1:
         raise InputError(
-            f"a table of calibrators is of one method: say which with --method ({', '.join(names)})"
+            "a table of calibrators needs a single method: name it with --method "
+            f"({', '.join(names)})"
         )
     made = table(
-        found,
-        Store(store_of(out)).frame(),
+        tuned,
+        Store(find_store(out)).frame(),
         metric or None,
         by or None,
         calibrators=calibrator or None,
@@ -204,8 +219,8 @@ def table_command(
     if (calibrator or part != "test") and not any(block.shown for block in made.blocks):
         asked = f"part {part!r}" + (f" after {', '.join(calibrator)}" if calibrator else "")
         raise InputError(
-            f"{out} has no figures of {asked}: `calibrant bench status {out}` tells what was made, "
-            "and a measurement under `after:` has calibrators of its own"
+            f"{out} has no figures of {asked}: `calibrant bench status {out}` lists runs, and "
+            "measurements under `after:` name their own calibrators"
         )
     text: str = getattr(made, f"to_{form}")()
     if output is None:
@@ -221,18 +236,20 @@ def report_command(
     suite: SuiteFile = None,
     output: Annotated[
         Path | None,
-        Flag("--output", "-o", help="The page; else report.html in OUT.", metavar="FILE.html"),
+        Flag(
+            "--output", "-o", help="Output file. Default: report.html in OUT.", metavar="FILE.html"
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a page of a suite's results: what is done, tables and pictures."""
+    """Write an HTML page of a suite's results: progress, tables and pictures."""
     from calibrant.bench import Store, write_page
     from calibrant.bench.tables.gallery import gallery
 
-    found = with_choices(_suite(out, suite), out)
-    frame = Store(store_of(out)).frame()
-    drawn = gallery(found, frame)
-    path = write_page(found, frame, output or out / "report.html", pictures=drawn)
+    tuned = with_choices(_read_suite(out, suite), out)
+    frame = Store(find_store(out)).frame()
+    drawn = gallery(tuned, frame)
+    path = write_page(tuned, frame, output or out / "report.html", pictures=drawn)
     if not quiet:
         make_console().print(f"report: {path}", soft_wrap=True)
 
@@ -242,7 +259,9 @@ def report_command(
 def list_command(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="A folder of suites; else all known.", show_default=False),
+        typer.Argument(
+            help="Folder of suites. Default: CALIBRANT_SUITES and the package.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -263,26 +282,26 @@ def list_command(
     make_console().print(shown)
 
 
-def _suite(out: Path, named: str | None) -> Suite:
+def _read_suite(out: Path, named: str | None) -> Suite:
     from calibrant.bench import Suite
 
     path = out / "suite.yaml"
     if not out.is_dir():
         raise InputError(f"{out}: no such folder; `calibrant bench run SUITE -o {out}` makes one")
     if named is None and not path.is_file():
-        raise InputError(f"{out} does not say of which suite its runs are: add --suite")
+        raise InputError(f"{out} does not name its suite: add --suite")
     return Suite.read(path) if named is None else Suite.read(named, out)
 
 
 def with_choices(suite: Suite, out: Path) -> Suite:
-    """The suite with what its tuning has chosen so far."""
+    """Return the suite with the settings that tuning has chosen so far."""
     from calibrant.bench.select import tune
 
     return tune.with_choices(suite, out)
 
 
-def store_of(out: Path) -> Path:
-    """A bench's folder of results, or such a folder itself; an error where there is neither."""
+def find_store(out: Path) -> Path:
+    """Return the folder of results in a folder of runs, or the folder itself if it has results."""
     if any(out.glob("*.parquet")):
         return out
     if not (out / "store").is_dir():
@@ -290,19 +309,19 @@ def store_of(out: Path) -> Path:
     return out / "store"
 
 
-def _seeds(text: str | None) -> list[int] | None:
+def _parse_seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
-    found: list[int] = []
+    seeds: list[int] = []
     for part in text.split(","):
         first, sign, last = part.strip().partition("-")
         if not first.isdigit() or (sign and not last.isdigit()):
             raise InputError(f"--seeds takes whole numbers, as in 0,2 or 0-4, found {text!r}")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

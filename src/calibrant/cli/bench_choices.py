@@ -1,4 +1,4 @@
-"""The command that searches combinations: chosen on validation rows, judged on test rows."""
+"""The command that chooses combinations on validation rows and judges them on test rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.bench import Flag, Folder, bench, store_of
+from calibrant.cli.bench import Flag, Folder, bench, find_store
 from calibrant.cli.console import command
 from calibrant.cli.options import AsJson
 from calibrant.core.errors import InputError
@@ -19,15 +19,17 @@ def combine_command(
     out: Folder,
     accuracy_lost: Annotated[
         float,
-        Flag("--accuracy-lost", help="Validation accuracy a combination may cost.", metavar="X"),
+        Flag(
+            "--accuracy-lost", help="Validation accuracy that a combination may lose.", metavar="X"
+        ),
     ] = 0.005,
     as_json: AsJson = False,
 ) -> None:
-    """Find the loss, recipe and calibrator of lowest ECE, beside plain cross-entropy.
+    """Find the loss, recipe and calibrator with the lowest ECE, beside plain cross-entropy.
 
-    The choice is made on validation rows the calibrators were not fitted on and written down
-    in OUT before a test figure is read. Heads trained on features (mac_cal_head, tst, vtst) were
-    not fitted on them, but one number of theirs was chosen there.
+    The choice is made on validation rows that the calibrators were not fitted on, and written to
+    OUT before test figures are read. Heads trained on features (mac_cal_head, tst, vtst) were not
+    fitted on these rows, but a single number of each was chosen on them.
     """
     from calibrant.bench import (
         Store,
@@ -36,10 +38,10 @@ def combine_command(
         read_choice,
         report_choice,
     )
-    from calibrant.bench.suite.plugins import load_of
+    from calibrant.bench.suite.plugins import load_from
 
-    load_of(out)  # results may name losses of theirs
-    store = Store(store_of(out))
+    load_from(out)  # results may name their losses
+    store = Store(find_store(out))
     paths = choose_combinations(out, accuracy_lost=accuracy_lost, store=store)
     if not paths:
         raise InputError(
@@ -53,13 +55,13 @@ def combine_command(
         return
     protocols = {path.stem: (read_choice(path) or {})["protocol"] for path in paths}
     for name, frame in frames.items():
-        typer.echo(_headed(name, protocols))
+        typer.echo(_describe_protocol(name, protocols))
         typer.echo(frame.to_string(index=False, float_format="{:.4f}".format))
         typer.echo(f"{describe_choice(frame)}\n")
 
 
-def _headed(name: str, protocols: Mapping[str, Mapping[str, Any]]) -> str:
-    """A choice's name, and the settings that tell its runs from those of the others."""
+def _describe_protocol(name: str, protocols: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a choice's name, and the settings that tell its runs from other choices'."""
     own = protocols[name]
     apart = [
         f"{key} {value}"

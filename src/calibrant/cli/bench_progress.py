@@ -1,4 +1,4 @@
-"""What is shown while a suite's runs are made, and of how they ended: bars, lines, or JSON."""
+"""Show the progress and the end of a suite's runs: as bars, lines or JSON."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WORDS = {
     "failed": "failed",
     "diverged": "diverged",
     "left": "left",
-    "waiting": "made, and to be measured once runs of other seeds are",
+    "waiting": "made, and measured once runs of other seeds are made",
 }
 
 
-def tell_end(name: str, summary: Summary, out: Path, *, quiet: bool, as_json: bool) -> None:
-    """Say what became of the runs; fail where one failed, and not because its loss diverged.
+def report_end(name: str, summary: Summary, out: Path, *, quiet: bool, as_json: bool) -> None:
+    """Report how runs ended; exit with an error if any failed other than by divergence.
 
-    A loss that stopped being a number is a result of its method: tables have it.
+    Divergence is a result of the method, which tables show.
     """
     from calibrant.bench.run.worker import Bench
 
@@ -40,8 +40,8 @@ def tell_end(name: str, summary: Summary, out: Path, *, quiet: bool, as_json: bo
         "left": len(summary.left),
         "waiting": len(summary.waiting),
     }
-    told = [json.loads(Bench(out).failure(key).read_bytes()) for key in summary.failed]
-    diverged = sum(one["kind"] == "diverged" for one in told)
+    failures = [json.loads(Bench(out).failure_path(key).read_bytes()) for key in summary.failed]
+    diverged = sum(failure["kind"] == "diverged" for failure in failures)
     if as_json:
         print(json.dumps({"event": "end", **counts}))
     elif not quiet:
@@ -49,19 +49,21 @@ def tell_end(name: str, summary: Summary, out: Path, *, quiet: bool, as_json: bo
         words = ", ".join(f"{shown[key]} {text}" for key, text in _WORDS.items() if shown[key])
         make_console().print(f"{name}: {words}", soft_wrap=True)
     console = make_console(stderr=True)
-    for one in told:
-        line = one["message"].strip().splitlines()[:1] or [""]
+    for failure in failures:
+        line = failure["message"].strip().splitlines()[:1] or [""]
         if not as_json:
-            text = f"{one['kind']}: {one['label']}: {one['error']}: {line[0]}"
+            text = f"{failure['kind']}: {failure['label']}: {failure['error']}: {line[0]}"
             console.print(text, soft_wrap=True)
-    if len(told) > diverged:
-        console.print(f"tracebacks are in {out / 'failed'}; --retry tries again", soft_wrap=True)
+    if len(failures) > diverged:
+        console.print(
+            f"tracebacks are in {out / 'failed'}; --retry repeats failed runs", soft_wrap=True
+        )
         raise typer.Exit(UNEXPECTED)
 
 
 @contextmanager
-def showing(*, quiet: bool, as_json: bool) -> Iterator[Tell]:
-    """Bars on a terminal, a line a run elsewhere, JSON lines on stdout, or nothing."""
+def show_progress(*, quiet: bool, as_json: bool) -> Iterator[Tell]:
+    """Show bars on a terminal, a line for each run elsewhere, JSON lines, or nothing."""
     if as_json:
         yield lambda event: print(json.dumps(event), flush=True)
         return
@@ -79,13 +81,13 @@ def showing(*, quiet: bool, as_json: bool) -> Iterator[Tell]:
 
 
 def _label(event: dict[str, Any]) -> str:
-    """The run in words, after the name its suite has for the method."""
-    label = str(event.get("label", "a process, whose run another takes up"))
+    """Describe the run, after the suite's name of its method."""
+    label = str(event.get("label", "a process, whose run another takes over"))
     return f"{event['method']}: {label}" if "method" in event else label
 
 
 class _Lines:
-    """A line for each run that ended."""
+    """Print a line for each run that ended."""
 
     def __init__(self, console: Any) -> None:
         self._console, self._ended, self._runs = console, 0, 0
@@ -104,7 +106,7 @@ class _Lines:
 
 
 class _Bars:
-    """A bar for the suite, and one for each run in progress."""
+    """Show a bar for the suite, and a bar for each run in progress."""
 
     def __init__(self, bars: Any) -> None:
         self._bars = bars

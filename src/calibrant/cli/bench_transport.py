@@ -1,4 +1,4 @@
-"""Commands of the bench that carry results from one machine to another."""
+"""Commands that carry results between machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.bench import Flag, Folder, bench, store_of
+from calibrant.cli.bench import Flag, Folder, bench, find_store
 from calibrant.cli.console import command, make_console
 from calibrant.cli.options import AsJson, Quiet
 
@@ -24,18 +24,20 @@ def merge_command(
             show_default=False,
         ),
     ],
-    into: Annotated[Path, Flag("--into", help="The folder that takes them in.", metavar="OUT")],
-    compact: Annotated[bool, Flag("--compact", help="Then make one file of all.")] = False,
+    into: Annotated[Path, Flag("--into", help="Output folder.", metavar="OUT")],
+    compact: Annotated[
+        bool, Flag("--compact", help="Then join all result files into one.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take in the results of other machines."""
+    """Merge the results of other machines."""
     from calibrant.bench import Store
     from calibrant.bench.store.transport import merge
 
     counts = merge(sources, into)
     if compact:
-        Store(store_of(into)).compact()
+        Store(find_store(into)).compact()
     _show_counts(counts, into, quiet=quiet, as_json=as_json)
 
 
@@ -44,15 +46,14 @@ def merge_command(
 def pack_command(
     out: Folder,
     archive: Annotated[
-        Path, typer.Argument(help="A .tar or .tar.gz file.", metavar="ARCHIVE", show_default=False)
+        Path,
+        typer.Argument(help="Output file, .tar or .tar.gz.", metavar="ARCHIVE", show_default=False),
     ],
-    predictions: Annotated[
-        bool, Flag("--predictions", help="With the predictions that were kept.")
-    ] = False,
+    predictions: Annotated[bool, Flag("--predictions", help="Include kept predictions.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put results and the small files of runs into one archive, also while runs are made."""
+    """Pack results and the small files of runs into an archive; runs may continue meanwhile."""
     from calibrant.bench.store.transport import pack
 
     counts = pack(out, archive, predictions=predictions)

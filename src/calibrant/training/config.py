@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -144,7 +145,7 @@ class Config:
     eval_batch_size: int = 1024
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _read_hints()
         for name in (setting.name for setting in fields(self)):
             object.__setattr__(self, name, _convert(name, getattr(self, name), hints[name]))
         if "(" in f"{self.recipe}{self.recipe_options.get('recipe')}":
@@ -216,6 +217,12 @@ class Config:
         """Write every setting as YAML, which `read` reads."""
         yaml = require("yaml", extra="train", purpose="a settings file")
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+
+@lru_cache
+def _read_hints() -> dict[str, Any]:
+    """Evaluate the types of the settings, once: a suite makes thousands of configs."""
+    return get_type_hints(Config)
 
 
 def parse_report_epoch(rule: str) -> int | None:

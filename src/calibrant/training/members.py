@@ -66,7 +66,9 @@ def _combine(run: Run, runs: list[Run], rule: str) -> None:
         mean = mean_prediction([member.predictions(part) for member in runs])
         mean.write(run.folder / "predictions" / f"{part}.safetensors")
         for name in FIGURES:
-            value = getattr(metrics, name)(mean.scores, mean.labels, ignore_index=mean.ignore_index)
+            value = getattr(metrics, name)(
+                mean.scores, mean.known_labels, ignore_index=mean.ignore_index
+            )
             figures[f"{part}_{name}"] = float(value)
     epochs = [member.outcome["epoch"] for member in runs]
     outcome = {
@@ -90,7 +92,7 @@ def mean_prediction(parts: list[Predictions]) -> Predictions:
     first = parts[0]
     return Predictions.from_logits(
         mean.float(),
-        first.labels,
+        first.known_labels,
         class_names=first.class_names,
         ignore_index=first.ignore_index,
         name=first.name,

@@ -1,7 +1,7 @@
-"""Calibrators judged on validation rows that they were not fitted on, to choose among them.
+"""Judge calibrators on validation rows that they were not fitted on, to choose among them.
 
-A calibrator looks better on the rows it was fitted on than on others, and the more so the more
-it can fit. To choose one by validation figures, use the figures of this part.
+A calibrator looks better on the rows it was fitted on than on others, more so if it is flexible.
+Choose calibrators by the figures of this part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.bench.measure.measurement import SHORT, Measurement, measure_metrics
 from calibrant.bench.measure.subject import Parts, fit
 from calibrant.calibrators.rank import apply
@@ -23,7 +23,7 @@ from calibrant.predictions.split import split_rows
 
 PART = "validation:crossfit"
 MoreRows: TypeAlias = "Callable[[npt.NDArray[np.int64]], Predictions]"
-SEED = 0  # of the halves: the same for every calibrator, so that all are judged alike
+SEED = 0  # of the halves, which are the same for every calibrator
 
 
 def fit_on_halves(
@@ -64,9 +64,9 @@ def crossfit(
 ) -> Iterator[Measurement]:
     """Measure part ``validation:crossfit`` of a calibrator fitted on validation rows.
 
-    The rows of both halves are judged together: the ECE of one half is biased more, as that of
-    every small set. A calibrator fitted on other rows (``on=train``) has no such part; nor have
-    dense predictions, whose millions of pixels no calibrator of a few numbers overfits.
+    Both halves are judged together, because the ECE of a smaller set has a larger bias. There
+    are no such figures for a calibrator fitted on other rows (``on=train``), nor for dense
+    predictions, whose millions of pixels a small calibrator cannot overfit.
 
     Args:
         text: the calibrator.
@@ -74,15 +74,15 @@ def crossfit(
         metrics: what is measured. Default: `SHORT`.
         seed: of the halves. Default: 0 (ours).
     """
-    if texts.fitted_on(text) == "validation" and not validation.is_dense:
+    if calibrator_text.fitting_part(text) == "validation" and not validation.is_dense:
         held_out = fit_on_halves(text, validation, seed=seed)
         yield from measure_metrics(PART, text, held_out, metrics)
 
 
 def measure_crossfit(
-    subject: Parts, *, calibrators: Sequence[str] = (texts.ALL,)
+    subject: Parts, *, calibrators: Sequence[str] = (calibrator_text.ALL,)
 ) -> Iterator[Measurement]:
     """Measure calibrators on validation rows that they were not fitted on."""
-    for text in texts.expanded(calibrators, dense=subject.is_dense):
+    for text in calibrator_text.expand_calibrators(calibrators, dense=subject.is_dense):
         subject.check_calibrator(text)
         yield from crossfit(text, subject.predictions("validation"))

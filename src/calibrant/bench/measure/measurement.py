@@ -1,4 +1,4 @@
-"""Measured numbers: metrics of one set of predictions, all in one pass."""
+"""Compute metrics of predictions in a single pass, as measurements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import torch
 
+from calibrant.bench.calibrator_text import normalise_text, parse
 from calibrant.bench.suite.sources import drop_source
-from calibrant.bench.texts import parse, spelled
 from calibrant.metrics import measure
 from calibrant.metrics.base import Measure, compute_all
 from calibrant.predictions import Predictions
 
-# ``ece`` has 15 bins of equal width and order 1; soft-calibration's has equal mass and order 2.
+# `ece` has bins of equal width and order 1; soft-calibration's ECE has equal mass and order 2.
 SOFT_ECE = "adaptive_ece(order=2)"
 SHORT = (
     "accuracy",
@@ -28,7 +28,7 @@ SHORT = (
     "mean_entropy",
 )
 DENSE = (*SHORT, "mce", "classwise_nll_std", "miou")
-# kde_ece visits all pairs of rows, and is measured only where a suite asks for it.
+# Without kde_ece, which visits all pairs of rows: suites ask for it with `metrics`.
 USUAL = (
     *SHORT,
     "classwise_ece(binning=mass)",
@@ -48,21 +48,21 @@ USUAL = (
 
 
 class Measurement(NamedTuple):
-    """One measured number: a row of results without what is known of its run."""
+    """A measured number: a row of results without the columns of its run."""
 
     part: str
     calibrator: str
     metric: str
     value: float
-    seconds: float = math.nan  # that the fit took
-    rows: int = 0  # that it was measured on
+    seconds: float = math.nan  # of the fit
+    rows: int = 0  # the number of rows measured
 
 
 def compute_metrics(
     predictions: Predictions, metrics: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """Compute metrics, those that every run gets by default, and return them by name."""
-    names = [spelled(name) for name in metrics or (DENSE if predictions.is_dense else USUAL)]
+    """Compute metrics and return them by name; by default those that every run gets."""
+    names = [normalise_text(name) for name in metrics or (DENSE if predictions.is_dense else USUAL)]
     values = compute_all(
         [_load_metric(name) for name in names],
         predictions.batches(),
@@ -79,8 +79,8 @@ def _load_metric(text: str) -> Measure:
 
 
 def check_metrics(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Return metrics, each spelled one way; raise an error for one that does not exist."""
-    names = tuple(spelled(name) for name in metrics)
+    """Return normalised metrics; raise an error for an unknown metric."""
+    names = tuple(normalise_text(name) for name in metrics)
     for name in names:
         _load_metric(name)
     return names
@@ -94,7 +94,7 @@ def make_measurements(
     seconds: float = math.nan,
     rows: int = 0,
 ) -> Iterator[Measurement]:
-    """Give the values of one part after one calibrator as measurements."""
+    """Give the values of a part after a calibrator as measurements."""
     for metric, value in values.items():
         yield Measurement(part, calibrator, metric, float(value), seconds, rows)
 
@@ -105,7 +105,7 @@ def measure_metrics(
     predictions: Predictions,
     metrics: Sequence[str] | None = None,
 ) -> Iterator[Measurement]:
-    """Compute metrics of one part after one calibrator, and give them as measurements."""
+    """Compute metrics of a part after a calibrator, and give them as measurements."""
     values = compute_metrics(predictions, metrics)
     return make_measurements(part, calibrator, values, rows=count_rows(predictions))
 

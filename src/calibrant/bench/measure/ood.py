@@ -1,4 +1,4 @@
-"""Out of distribution: does the confidence tell test rows from those of another data set?"""
+"""Measure how well confidence tells test rows from rows of another data set."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ood(
     name = subject.config.data
     other = against or PAIRS.get(name)
     if other is None:
-        raise InputError(f"{name} has no usual other set: name one, as in `ood: {{against: ...}}`")
+        raise InputError(f"{name} has no default other set: name it, as in `ood: {{against: ...}}`")
     names, wanted = list_calibrators(subject, calibrators), check_metrics(metrics)
     inside = subject.data.test
     if inside.is_dense:

@@ -1,8 +1,8 @@
-"""Calibrators fitted on the held-out rows of several runs, each of which held out its own.
+"""Fit calibrators on the held-out rows of several runs that hold out different rows.
 
-A run holds out a tenth of its rows, and a calibrator learns from no more. Runs that differ only
-in their seed and in the rows they hold out act as one network: for every row there is a
-prediction of a network that was not trained on it.
+A run holds out a tenth of its rows, and its calibrators learn from no more. Runs that differ
+only in their seed and held-out rows act as a single network: together they predict every row by
+a network that was not trained on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.bench.measure.crossfit import PART as CROSSFIT
 from calibrant.bench.measure.crossfit import fit_on_halves, join_rows
 from calibrant.bench.measure.measurement import SHORT, Measurement, measure_metrics
@@ -49,7 +49,7 @@ def list_family(config: Config, seeds: Sequence[int]) -> list[Config]:
 
 
 def held_out_path(folder: Path) -> Path:
-    """Return where the predictions of a run's held-out rows are."""
+    """Return the file of a run's held-out predictions."""
     return folder / "predictions" / "validation.safetensors"
 
 
@@ -76,18 +76,18 @@ def pooled(
 ) -> Iterator[Measurement]:
     """Measure a run's rows after calibrators fitted on the held-out rows of all seeds.
 
-    Also measure its held-out rows without overfitting, which a choice needs: each half of them
-    after a calibrator fitted on the other half and on the other runs' rows, without the images
-    that are judged, some of which other runs held out as well.
+    Also measure its held-out rows without overfitting, for choices: each half is judged after a
+    calibrator fitted on the other half and on the rows of other runs, without the images that
+    are judged, which other runs may have held out too.
 
     Args:
         subject: the run.
-        seeds: of the runs whose rows are pooled.
+        seeds: seeds of the runs whose rows are pooled.
         calibrators: those that are fitted. Default: temperature.
         named: tells several poolings of a run apart. Default: pooled.
     """
     if not isinstance(subject, Subject):
-        raise InputError("pooled takes runs: a file of logits holds nothing out")
+        raise InputError("pooled needs runs: a file of logits has no held-out rows")
     own = subject.predictions("validation")
     if own.is_dense:
         raise InputError("pooled takes a label for each image, and these have one for each pixel")
@@ -99,7 +99,7 @@ def pooled(
     def without(rows: npt.NDArray[np.int64]) -> Predictions:
         return rest.take(np.flatnonzero(~np.isin(rest_images, own_images[rows])))
 
-    for text in texts.expanded(calibrators):
+    for text in calibrator_text.expand_calibrators(calibrators):
         name = name_pooled(text, named)
         subject.check_calibrator(text)
         if needs_whole(text) and not all(is_whole(path) for _, path in others):

@@ -1,4 +1,4 @@
-"""Under shift: corrupted test images, with calibrators fitted on clean validation rows."""
+"""Measure corrupted test images, with calibrators fitted on clean validation rows."""
 
 from __future__ import annotations
 

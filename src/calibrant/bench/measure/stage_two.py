@@ -1,7 +1,7 @@
-"""Second stages on the features of any trained network: MaC-Cal's head, TST and VTST.
+"""Second stages on the features of a trained network: MaC-Cal's head, TST and VTST.
 
-They are the recipes' own second stages, with the same features and seed: on a network that was
-trained without a recipe, the figures are those of a run with it.
+Features and seed are those of the recipes: on a network trained without a recipe, the figures
+equal those of a run with the recipe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.bench.measure.crossfit import crossfit
 from calibrant.bench.measure.measurement import (
     Measurement,
@@ -34,7 +34,7 @@ from calibrant.data.images import Images
 from calibrant.predictions import Predictions
 from calibrant.training.recipes import get as get_recipe
 
-STORED = ("gamma", "stage_two_loss")  # facts of a second stage that are no figures
+STORED = ("gamma", "stage_two_loss")  # facts of a second stage that are not metrics
 
 
 def stage_two(name: str, subject: Subject, **options: Any) -> Iterator[Measurement]:
@@ -49,7 +49,7 @@ def stage_two(name: str, subject: Subject, **options: Any) -> Iterator[Measureme
             ``precision`` of the extractor, fp32 or bf16.
     """
     own = {key: value for key, value in options.items() if key not in OPTIONS}
-    called = texts.spell(name, own)
+    called = calibrator_text.spell(name, own)
     head = make_head(subject, called, options.get("precision", "fp32"))
     predictions = {part: predict_part(subject, head, part) for part in subject.parts}
     for part, after in predictions.items():
@@ -62,8 +62,8 @@ def stage_two(name: str, subject: Subject, **options: Any) -> Iterator[Measureme
         yield from make_measurements(part, called, values, seconds=head.seconds, rows=rows)
     yield from _trace(called, head.module)
     judged = {part: after for part, after in predictions.items() if part != "train"}
-    for text in texts.expanded(options.get("then", ())):
-        top = fit(text, predictions[texts.fitted_on(text)])
+    for text in calibrator_text.expand_calibrators(options.get("then", ())):
+        top = fit(text, predictions[calibrator_text.fitting_part(text)])
         yield from measure_calibrated(f"{called}+{text}", top, judged)
         if options.get("crossfit", False):
             for measurement in crossfit(text, predictions["validation"]):
@@ -78,7 +78,7 @@ vtst = partial(stage_two, "vtst")
 def make_head(subject: Subject, called: str, precision: str) -> Head:
     """Make a second stage's head on the run's features, once."""
     if called not in subject.heads:
-        name, options = texts.parse(called)
+        name, options = calibrator_text.parse(called)
         if subject.is_dense:
             raise InputError(f"{name} takes features of whole images: these are dense predictions")
         network = subject.network(precision)
@@ -105,11 +105,11 @@ def predict_part(subject: Subject, head: Head, part: str) -> Predictions:
 
 
 def list_calibrators(subject: Subject, calibrators: Sequence[str]) -> tuple[str, ...]:
-    """Return ``none``, calibrators and second stages, each spelled one way."""
+    """Return ``none``, calibrators and second stages, normalised."""
     heads = [text for text in calibrators if is_head(text)]
-    rest = texts.expanded([text for text in calibrators if text not in heads])
+    rest = calibrator_text.expand_calibrators([text for text in calibrators if text not in heads])
     for text in rest:
-        subject.fit(text)  # errors come before any work
+        subject.fit(text)  # raises errors before other work
     return ("none", *rest, *map(spell_stages, heads))
 
 
@@ -133,7 +133,7 @@ def predict_after(
 
 def _fit_on_top(subject: Subject, head: Head, text: str) -> Fit:
     if text not in head.fits:
-        head.fits[text] = fit(text, predict_part(subject, head, texts.fitted_on(text)))
+        head.fits[text] = fit(text, predict_part(subject, head, calibrator_text.fitting_part(text)))
     return head.fits[text]
 
 
@@ -146,7 +146,7 @@ def _trace(called: str, head: nn.Module) -> Iterator[Measurement]:
             yield Measurement(f"train@{epoch}", called, metric, float(value))
     for tried in head.summary_["gammas"]:
         if tried["epochs"] < head.epochs or tried["validation_ece"] is None:
-            continue  # it was left behind in the race, or there was none
+            continue  # it lost the race, or there was none
         for metric in ("ece", "accuracy"):
             name = f"{metric} at gamma={tried['gamma']:g}"
             yield Measurement("validation", called, name, float(tried[f"validation_{metric}"]))

@@ -1,4 +1,4 @@
-"""Everything that is measured of a run, step by step."""
+"""Measure a run, step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.bench.measure.logits import measure_parts, parts_of
 from calibrant.bench.measure.measurement import (
     Measurement,
@@ -35,7 +35,7 @@ from calibrant.data.corruptions import KINDS, SEVERITIES
 from calibrant.data.images import Splits
 from calibrant.training.run import Run
 
-# In the file of weights, but not learnt: BatchNorm's, and those of the recipes' heads.
+# Tensors in the file of weights that are not learned: of BatchNorm, and of the recipes' heads.
 FIXED: tuple[str, ...] = ("running_mean", "running_var", "num_batches_tracked")
 FIXED += ("num_classes_", "draws", "frame", "share")
 WITHOUT_NETWORK = ("metrics", "crossfit")  # measurements that need predictions alone
@@ -59,15 +59,15 @@ MEASUREMENTS: Registry[Callable[..., Iterator[Measurement]]] = Registry(
 def register_measurement(
     name: str, *, needs_network: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a measurement of your own, to be named under ``after:`` in suites.
+    """Register a measurement, which suites then name under ``after:``.
 
     The function takes a run (`calibrant.bench.Subject`) and options by keyword, and gives
     `calibrant.bench.Measurement` values.
 
     Args:
         name: its name in suites.
-        needs_network: whether it needs the trained network; False for one that takes
-            predictions alone, as files of logits have them. Default: True.
+        needs_network: whether it needs the trained network. Measurements that do not can be
+            made on files of logits. Default: True.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def register_measurement(
 
 
 def needs_network(name: str) -> bool:
-    """Return whether a measurement needs a run's network, and not its predictions alone."""
+    """Return whether a measurement needs a run's network beside its predictions."""
     if name in WITHOUT_NETWORK or name not in MEASUREMENTS:
         return name not in WITHOUT_NETWORK
     return getattr(MEASUREMENTS.load(name), "needs_network", True)
@@ -92,16 +92,16 @@ def measure_run(
     data: Splits | None = None,
     device: str | None = None,
 ) -> list[Row]:
-    """Return rows of a finished run, or of a file of logits, that are not ``done`` yet.
+    """Measure a finished run, or a file of logits, except what is ``done``; return rows.
 
-    They are figures of its parts before any calibrator, of its epochs and its cost; of
-    validation and test rows after every calibrator, fitted on validation rows; then every
-    further measurement. Rows of the metric ``measured``, part ``run``, mark what is done: see
-    `Spec.wanted`. A calibrator or measurement that does not suit the run leaves a row
-    ``failed`` and a warning.
+    Rows are figures of all parts before any calibrator, of epochs and cost; figures of
+    validation and test rows after every calibrator, fitted on validation rows; and figures of
+    further measurements. Rows of the metric ``measured``, part ``run``, mark what is done: see
+    `Spec.wanted`. A calibrator or measurement that does not fit the run leaves a row ``failed``
+    and a warning.
 
     Raises:
-        FilesGone: what a measurement needs was not kept.
+        FilesGone: files that a measurement needs were not kept.
     """
     steps = run_steps(spec, run, done, data=data, device=device)
     return [make_row(spec, **measurement._asdict()) for measurement in steps]
@@ -118,7 +118,7 @@ def run_steps(
     """Give the measurements of `measure_run` as they are made."""
     if spec.sealed:
         if run is None:
-            raise InputError("a file of logits has no test rows apart: there is nothing to seal")
+            raise InputError("a file of logits cannot be sealed: it has no separate test rows")
         if not spec.is_measured(done):
             yield from _measure_sealed(Validation(run))
         return
@@ -221,14 +221,14 @@ def measure_more(
         calibrators: after which they are measured, besides before any.
     """
     wanted = check_metrics(names)
-    for calibrator in ("none", *texts.expanded(calibrators)):
+    for calibrator in ("none", *calibrator_text.expand_calibrators(calibrators)):
         for part in parts:
             predictions = subject.calibrate(calibrator, subject.predictions(part))
             yield from measure_metrics(part, calibrator, predictions, wanted)
 
 
 def check_after(name: str, options: dict[str, Any]) -> None:
-    """Raise an error for a measurement, or an option of one, that does not exist."""
+    """Raise an error for an unknown measurement or option."""
     function = MEASUREMENTS.load(name)
     if name in RECIPES:
         from calibrant.training.recipes import get
@@ -247,8 +247,8 @@ def check_after(name: str, options: dict[str, Any]) -> None:
 
 
 def _check_calibrators(names: Sequence[str]) -> None:
-    for name in texts.expanded([name for name in names if not is_head(name)]):
-        texts.make(name)
+    for name in calibrator_text.expand_calibrators([name for name in names if not is_head(name)]):
+        calibrator_text.make(name)
 
 
 def _check_kinds(kinds: Sequence[str]) -> None:
@@ -259,7 +259,9 @@ def _check_kinds(kinds: Sequence[str]) -> None:
 
 def _check_severities(severities: Sequence[int]) -> None:
     if not severities or any(severity not in SEVERITIES for severity in severities):
-        raise InputError(f"severities are of {', '.join(map(str, SEVERITIES))}, found {severities}")
+        raise InputError(
+            f"severities must be among {', '.join(map(str, SEVERITIES))}, found {severities}"
+        )
 
 
 def _check_precision(precision: str) -> None:
@@ -269,7 +271,7 @@ def _check_precision(precision: str) -> None:
 
 def _check_named(named: Any) -> None:
     if not isinstance(named, str) or not named.isidentifier() or named in ("train", "validation"):
-        raise InputError(f"named is a word that is no part of a run, found {named!r}")
+        raise InputError(f"named must be a word other than train or validation, found {named!r}")
 
 
 # Values of options are checked before the first run.

@@ -1,4 +1,4 @@
-"""A run being measured: its predictions, its network and calibrators, each made once."""
+"""A run to measure: its predictions, network and calibrators, each made once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.bench.measure.measurement import (
     Measurement,
     compute_metrics,
@@ -35,13 +35,13 @@ from calibrant.training.members import mean_prediction
 from calibrant.training.run import PARTS, Run
 from calibrant.training.setup import load_data
 
-FEW = 3  # fitted numbers of a buffer or parameter that are stored; larger ones are not
-KEPT = 3  # data sets that a process keeps in memory; the one longest unused goes first
+FEW = 3  # fitted buffers and parameters up to this size are stored
+KEPT = 3  # data sets that a process keeps in memory, the latest used
 _loaded: OrderedDict[tuple[Any, ...], Splits] = OrderedDict()
 
 
 class FilesGone(InputError):
-    """A measurement needs files that were not kept: the run has to be made again."""
+    """A measurement needs files that were not kept; the run must be made again."""
 
 
 def splits_of(config: Config) -> Splits:
@@ -72,7 +72,7 @@ class Fit:
     warned: int  # number of warnings
 
     def parameters(self) -> dict[str, float]:
-        """Return what was fitted, where it is a few numbers, and what the fit settled on."""
+        """Return small fitted values, and facts about the fit."""
         values: dict[str, float] = {}
         for name, tensor in self.calibrator.state_dict().items():
             if name == "num_classes_" or not 0 < tensor.numel() <= FEW:
@@ -132,7 +132,7 @@ class Parts:
         """Fit a calibrator on validation rows, or on the rows that its ``on=`` names."""
         self.check_calibrator(text)
         if text not in self._fits:
-            self._fits[text] = fit(text, self.predictions(texts.fitted_on(text)))
+            self._fits[text] = fit(text, self.predictions(calibrator_text.fitting_part(text)))
         return self._fits[text]
 
     def calibrate(self, text: str, predictions: Predictions) -> Predictions:
@@ -146,7 +146,7 @@ class Parts:
 
 
 class Subject(Parts):
-    """A run that is measured."""
+    """A run to measure."""
 
     def __init__(self, run: Run, *, data: Splits | None = None, device: str | None = None) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Subject(Parts):
                     raise FilesGone(f"{path}: kept without the largest logits, which {text} needs")
 
     def networks(self, precision: str = "fp32") -> list[Trained]:
-        """Rebuild the trained networks, mostly one."""
+        """Rebuild the trained networks; most runs have a single network."""
         if precision not in self._networks:
             try:
                 networks = rebuild(self.run, self.data, device=self.device, precision=precision)
@@ -199,7 +199,9 @@ class Subject(Parts):
         """Rebuild the trained network; raise an error if there are several."""
         networks = self.networks(precision)
         if len(networks) > 1:
-            raise InputError("the run has several networks: this takes the features of one")
+            raise InputError(
+                "the run has several networks, and features are those of a single network"
+            )
         return networks[0]
 
     def predict(self, images: Images, precision: str = "fp32") -> Predictions:
@@ -212,10 +214,10 @@ class Subject(Parts):
 
 
 class Validation:
-    """A run as code that selects may see it: its settings and its validation rows, no more.
+    """A run's settings and validation rows, for code that chooses among runs.
 
-    Only those files are read: a run whose test predictions are missing, or sealed, looks the
-    same. Test figures in the run's outcome are left out by name.
+    No other file is read: a run whose test predictions are missing looks the same. Test figures
+    in the run's outcome are left out by name.
     """
 
     __slots__ = ("_folder",)
@@ -238,7 +240,7 @@ class Validation:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Validation figures of the epoch that is reported, by metric."""
+        """Validation figures of the reported epoch, by metric."""
         figures = json.loads((self._folder / "run.json").read_text(encoding="utf-8"))["figures"]
         return {
             name.removeprefix("validation_"): float(value)
@@ -253,7 +255,7 @@ class Validation:
 
 
 def average_outputs(outputs: Sequence[tuple[Any, Any]], images: Images) -> Predictions:
-    """Return logits and labels as predictions on the CPU: of several, the mean softmax."""
+    """Return predictions on the CPU; of several networks, the mean softmax."""
     predictions = [
         Predictions.from_logits(
             logits.cpu(),
@@ -289,11 +291,13 @@ def fit(text: str, predictions: Predictions) -> Fit:
     """Fit a calibrator on predictions, and time it."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        calibrator = texts.make(text)
+        calibrator = calibrator_text.make(text)
         if calibrator.takes_features:
             raise InputError(f"{calibrator.name} takes features, not logits: put it under after")
         begun = time.perf_counter()
-        calibrator.fit(predictions.array, predictions.labels, ignore_index=predictions.ignore_index)
+        calibrator.fit(
+            predictions.array, predictions.known_labels, ignore_index=predictions.ignore_index
+        )
         seconds = time.perf_counter() - begun
     return Fit(calibrator, seconds, len(warned))
 

@@ -1,1 +1,1 @@
-"""Making runs: here, in a pool of processes or on a Ray cluster; locks, folders, status, costs."""
+"""Make runs in this process, in a pool or on a Ray cluster; locks, folders and status."""

@@ -1,4 +1,4 @@
-"""The folder of a run in a bench: whether it is whole, taking it up, and what of it is kept."""
+"""The folder of a run: check it, prepare it for training, and remove what is not kept."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from calibrant.core.files import write_file
 from calibrant.training.config import Config
 from calibrant.training.run import Run
 
-MANIFEST = "files.json"  # written when training has ended: every file that stays, and its digest
+MANIFEST = "files.json"  # written when training has ended: every file with its digest
 LARGE = 1 << 20  # bytes
 SMALL = ("config.yaml", "environment.json", "metrics.jsonl", "chosen.json", "run.json")
 PREDICTIONS, WEIGHTS = "predictions", "weights.safetensors"
 
 
-def take_up(folder: Path, spec: Spec) -> str | None:
-    """Make the folder fit to be trained in, or gone on with; what was wrong with it, if aught.
+def prepare_folder(folder: Path, spec: Spec) -> str | None:
+    """Prepare a folder for training, or to be resumed; return its fault, if it had one.
 
-    A damaged one is set aside. One of another machine's settings, such as where the data are,
-    gets this machine's.
+    A damaged folder is renamed. A folder from another machine gets the settings of this machine,
+    such as the data folder.
     """
-    wrong = what_is_wrong(folder, spec)
+    wrong = find_fault(folder, spec)
     if wrong is not None:
         aside = set_aside(folder)
         warnings.warn(
@@ -43,18 +43,18 @@ def take_up(folder: Path, spec: Spec) -> str | None:
             continue
         before = Config.read(path)
         machine = {name: getattr(spec.config, name) for name in OF_THE_MACHINE}
-        # Begun before an option had another usual value, it goes on with the one it had.
+        # A run begun before a default changed is resumed with the former default.
         now = train_settings(before.changed(**machine))
         if now != before:
             write_file(path, now.to_yaml().encode())
     return None
 
 
-def what_is_wrong(folder: Path, spec: Spec, *, large: bool = True) -> str | None:
-    """Why a folder cannot be gone on with; None of one that is whole, or not there.
+def find_fault(folder: Path, spec: Spec, *, large: bool = True) -> str | None:
+    """Return why a folder cannot be resumed; None if it is whole or missing.
 
-    Without ``large``, of files above a megabyte only their size is looked at. Checkpoints are
-    not: the engine knows damaged ones, and uses those before them.
+    Without ``large``, files above a megabyte are compared by size alone. Checkpoints are not
+    checked: training detects a damaged checkpoint, and resumes from the one before it.
     """
     if not folder.exists():
         return None
@@ -63,14 +63,14 @@ def what_is_wrong(folder: Path, spec: Spec, *, large: bool = True) -> str | None
         if not inside:
             return None
         if key_of(Config.read(folder / "config.yaml"), logits=spec.logits) != spec.key:
-            return "its settings are another run's"
+            return "its settings belong to another run"
         for path in sorted(folder.glob("members/*/config.yaml")):
             Config.read(path)
         for path in [*folder.glob("run.json"), *folder.glob("members/*/run.json")]:
             if not isinstance(json.loads(path.read_bytes()), dict):
                 return f"{path.name} holds no outcome"
         if (folder / "run.json").is_file() and (folder / MANIFEST).is_file():
-            return _against_manifest(folder, large=large)
+            return _compare_manifest(folder, large=large)
         for path in sorted(folder.glob("**/predictions/*.safetensors")):
             Run(path.parent.parent).predictions(path.stem)
     except (InputError, OSError, ValueError, KeyError, TypeError) as error:
@@ -78,21 +78,21 @@ def what_is_wrong(folder: Path, spec: Spec, *, large: bool = True) -> str | None
     return None
 
 
-def _against_manifest(folder: Path, *, large: bool) -> str | None:
-    for name, told in json.loads((folder / MANIFEST).read_bytes()).items():
+def _compare_manifest(folder: Path, *, large: bool) -> str | None:
+    for name, facts in json.loads((folder / MANIFEST).read_bytes()).items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        same = path.stat().st_size == told["bytes"]
-        if same and (large or told["bytes"] < LARGE):
-            same = _digest(path) == told["sha256"]
+        same = path.stat().st_size == facts["bytes"]
+        if same and (large or facts["bytes"] < LARGE):
+            same = _digest(path) == facts["sha256"]
         if not same:
-            return f"{name} is not what it was"
+            return f"{name} has changed"
     return None
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a folder to one nothing reads."""
+    """Rename a folder, so that nothing reads it."""
     number = 1
     while (aside := folder.with_name(f"{folder.name}.damaged-{number}")).exists():
         number += 1
@@ -101,22 +101,22 @@ def set_aside(folder: Path) -> Path:
 
 
 def seal(folder: Path) -> None:
-    """Write down every file of an ended run, and drop the checkpoints it no longer needs."""
+    """Write the manifest of a finished run, and delete its checkpoints."""
     for path in (folder / "checkpoint", *folder.glob("members/*/checkpoint")):
         shutil.rmtree(path, ignore_errors=True)
     _write_manifest(folder)
 
 
 def prune(folder: Path, keep: str) -> None:
-    """Drop what is not kept once the run is measured; a kill amid it leaves a whole run.
+    """Delete what is not kept of a measured run; a kill meanwhile leaves a whole run.
 
-    The manifest is written first without what goes or is rewritten, in half precision, so that
-    nothing it names is ever missing or another's.
+    The manifest is first written without the files that are deleted or rewritten in half
+    precision, so that it never names a file that is missing or different.
     """
-    if keep == "weights" or not folder.is_dir():  # a file of logits is a run without a folder
+    if keep == "weights" or not folder.is_dir():  # runs of logits have no folder
         return
     goes = [*folder.glob(f"**/{WEIGHTS}")]
-    members = "" if keep == "rows" else "members/*/"  # what they say together is enough
+    members = "" if keep == "rows" else "members/*/"  # the ensemble's mean is kept
     goes += [*folder.glob(f"{members}**/{PREDICTIONS}/*")]
     stays = [] if keep == "rows" else [*folder.glob(f"{PREDICTIONS}/*")]
     _write_manifest(folder, without={*goes, *stays})
@@ -131,7 +131,7 @@ def prune(folder: Path, keep: str) -> None:
 
 
 def _write_manifest(folder: Path, without: set[Path] | None = None) -> None:
-    found = {
+    files = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
             "sha256": _digest(path),
@@ -142,39 +142,39 @@ def _write_manifest(folder: Path, without: set[Path] | None = None) -> None:
         and not path.name.startswith(".")
         and path not in (without or ())
     }
-    write_file(folder / MANIFEST, json.dumps(found, indent=1).encode())
+    write_file(folder / MANIFEST, json.dumps(files, indent=1).encode())
 
 
-def begin_again(folder: Path) -> None:
-    """Take back the end of a run, so that training makes again what was dropped."""
+def reopen(folder: Path) -> None:
+    """Mark a run as unfinished, so that training makes deleted files again."""
     for path in (folder, *folder.glob("members/*")):
         (path / "run.json").unlink(missing_ok=True)
         (path / MANIFEST).unlink(missing_ok=True)
 
 
-def portable(folder: Path, *, predictions: bool = False) -> dict[str, bytes]:
-    """Files of an ended run that travel, by name, with a manifest of just these."""
+def read_portable(folder: Path, *, predictions: bool = False) -> dict[str, bytes]:
+    """Read the files of a finished run that an archive holds, with a manifest of these files."""
     paths = [folder / name for name in SMALL]
     if predictions:
         kept = [folder / PREDICTIONS / f"{part}.safetensors" for part in ("validation", "test")]
         paths += [*kept, *map(largest_path, kept)]
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for path in paths:
         with suppress(FileNotFoundError):
-            found[path.relative_to(folder).as_posix()] = path.read_bytes()
-    if "run.json" not in found:
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+    if "run.json" not in files:
         return {}
     manifest = {
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in found.items()
+        for name, content in files.items()
         if name != "config.yaml"
     }
-    return {**found, MANIFEST: json.dumps(manifest, indent=1).encode()}
+    return {**files, MANIFEST: json.dumps(manifest, indent=1).encode()}
 
 
 def _digest(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 20):
-            found.update(chunk)
-    return found.hexdigest()
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Locks that the operating system frees when their process ends, and notes beside them."""
+"""File locks that end with their process, and notes about their holders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from calibrant.core.files import write_file
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the lock of a file; False if another process holds it and we do not ``wait``."""
+def hold_lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a file's lock; give False if another process holds it and ``wait`` is false."""
     filelock = require("filelock", extra="bench", purpose="making runs")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
@@ -24,7 +24,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
         yield False
         return
     try:
-        if isinstance(lock, filelock.SoftFileLock):  # it would outlive a process that is killed
+        if isinstance(lock, filelock.SoftFileLock):  # survives a killed process
             raise OSError(f"{path.parent}: this file system has no locks; use another folder")
         yield True
     finally:
@@ -32,16 +32,16 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether some process holds the lock of a file."""
+    """Return whether a process holds a file's lock."""
     if not path.is_file():
         return False
-    with locked(path) as ours:
+    with hold_lock(path) as ours:
         return not ours
 
 
 def read_note(path: Path) -> dict[str, Any]:
     """Read the note of a lock's last holder; empty if there is none."""
-    for file in (_note(path), path):  # earlier versions wrote it into the lock's own file
+    for file in (_note(path), path):  # earlier versions wrote into the lock itself
         try:
             note = json.loads(file.read_bytes())
         except (OSError, ValueError):
@@ -51,7 +51,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def write_note(path: Path, note: dict[str, Any]) -> None:
-    """Write who holds a lock, and how far it is; call it while you hold the lock."""
+    """Write who holds a lock, and its progress; only for the holder."""
     write_file(_note(path), json.dumps(note).encode())
 
 

@@ -1,4 +1,4 @@
-"""Runs by several processes of this machine, which may share one GPU."""
+"""Make runs in several processes of this machine, which may share a GPU."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def run_pool(
     threads: int | None = None,
     limit: float | None = None,
 ) -> None:
-    """Start the processes, pass on what they tell, and put others in place of those that die.
+    """Start processes, pass on their events, and replace processes that die.
 
-    Each lives as long as there is work, so that libraries and data are loaded once. They claim
-    runs for themselves: what a dead one held is free the moment it dies.
+    A process lives as long as there is work, so that libraries and data are loaded once. It
+    claims runs by locks, which end with the process.
     """
     cores = os.cpu_count() or 1
-    count = min(workers or usual_workers(), len(specs))
+    count = min(workers or count_workers(), len(specs))
     each = threads or max(1, cores // count)
     task = json.dumps(
         {
-            "specs": [one.to_dict() for one in specs],
+            "specs": [spec.to_dict() for spec in specs],
             "out": str(bench.out),
             "threads": each,
             "limit": limit,
             "plugins": plugins.list_loaded(),
         }
     )
-    left = {one.key for one in specs}
+    left = {spec.key for spec in specs}
 
     def hear(event: dict[str, Any]) -> None:
         if event["event"] in ("done", "failed"):
@@ -62,12 +62,12 @@ def run_pool(
         while pool.members:
             pool.listen()
             if not left:
-                pool.stop(lambda member: not member.ready)  # there is nothing for them to do
-            for member in pool.dead():
+                pool.stop(lambda member: not member.ready)  # no work is left for them
+            for member in pool.remove_ended():
                 if not member.ready:
                     raise RuntimeError(
-                        f"a process of the pool ended before it could work, with code "
-                        f"{member.process.exitcode}: its words are above"
+                        f"a process of the pool ended while it started, with exit code "
+                        f"{member.process.exitcode}; its error is above"
                     )
                 if member.process.exitcode != 0 and not (limit and time.time() >= limit):
                     tell({"event": "lost", "pid": member.process.pid})
@@ -76,8 +76,8 @@ def run_pool(
         pool.stop()
 
 
-def usual_workers() -> int:
-    """Two where they share a GPU, which more would not make faster; else half the cores."""
+def count_workers() -> int:
+    """Return two processes a GPU, as more would not be faster; without a GPU, half the cores."""
     import torch
 
     if torch.cuda.is_available():
@@ -91,7 +91,7 @@ class _Member:
 
 
 class _Pool:
-    """Processes, each with a pipe of its own: one killed amid a word blocks no other."""
+    """Processes with a pipe each: a process killed while it writes blocks no other."""
 
     def __init__(self, task: str, threads: int, tell: Tell) -> None:
         self._task, self._threads, self._tell = task, threads, tell
@@ -100,19 +100,19 @@ class _Pool:
 
     def start(self) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=_member, args=(self._task, theirs), daemon=True)
-        with _thread_settings(self._threads):
+        process = self._context.Process(target=_run_member, args=(self._task, theirs), daemon=True)
+        with _set_threads(self._threads):
             process.start()
         theirs.close()
         self.members.append(_Member(process, ours))
 
     def listen(self) -> None:
-        """Pass on what has been told, or wait for it a second."""
-        ends: list[Any] = [one.words for one in self.members if not one.words.closed]
-        ready = wait(ends + [one.process.sentinel for one in self.members], timeout=1.0)
-        for one in self.members:
-            if one.words in ready:
-                self._hear(one)
+        """Pass on events; wait at most a second for them."""
+        ends: list[Any] = [member.words for member in self.members if not member.words.closed]
+        ready = wait(ends + [member.process.sentinel for member in self.members], timeout=1.0)
+        for member in self.members:
+            if member.words in ready:
+                self._hear(member)
 
     def _hear(self, member: _Member) -> None:
         try:
@@ -125,33 +125,33 @@ class _Pool:
         except (EOFError, OSError, ValueError):
             member.words.close()
 
-    def dead(self) -> list[_Member]:
-        """Those that have ended since the last look; they are members no more."""
-        found = [one for one in self.members if not one.process.is_alive()]
-        for one in found:
-            if not one.words.closed:
-                self._hear(one)  # its last words
-                one.words.close()
-            one.process.join()
-        self.members = [one for one in self.members if one not in found]
-        return found
+    def remove_ended(self) -> list[_Member]:
+        """Remove and return the members that have ended."""
+        ended = [member for member in self.members if not member.process.is_alive()]
+        for member in ended:
+            if not member.words.closed:
+                self._hear(member)  # its last events
+                member.words.close()
+            member.process.join()
+        self.members = [member for member in self.members if member not in ended]
+        return ended
 
     def stop(self, which: Callable[[_Member], bool] = lambda member: True) -> None:
-        found = [one for one in self.members if which(one)]
-        for one in found:
-            one.process.terminate()
-        for one in found:
-            one.process.join(5)
-            if one.process.is_alive():
-                one.process.kill()
-                one.process.join()
-            one.words.close()
-        self.members = [one for one in self.members if one not in found]
+        stopped = [member for member in self.members if which(member)]
+        for member in stopped:
+            member.process.terminate()
+        for member in stopped:
+            member.process.join(5)
+            if member.process.is_alive():
+                member.process.kill()
+                member.process.join()
+            member.words.close()
+        self.members = [member for member in self.members if member not in stopped]
 
 
 @contextmanager
-def _thread_settings(count: int) -> Iterator[None]:
-    """What a process started meanwhile reads before it loads its libraries."""
+def _set_threads(count: int) -> Iterator[None]:
+    """Set the variables that a new process reads when it loads its libraries."""
     before = {name: os.environ.get(name) for name in THREAD_SETTINGS}
     os.environ.update(dict.fromkeys(THREAD_SETTINGS, str(count)))
     try:
@@ -164,7 +164,7 @@ def _thread_settings(count: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _member(task: str, words: Connection) -> None:
+def _run_member(task: str, words: Connection) -> None:
     """The whole life of a process of the pool."""
     import torch
 
@@ -172,15 +172,15 @@ def _member(task: str, words: Connection) -> None:
         try:
             words.send_bytes(json.dumps(event).encode())
         except OSError:
-            sys.exit(1)  # whoever started us is gone; the run goes on from its checkpoint
+            sys.exit(1)  # the parent is gone; another process resumes from the checkpoint
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    found = json.loads(task)
-    torch.set_num_threads(found["threads"])
-    plugins.receive_plugins(found["plugins"])  # before specs are made: keys tell of them
+    content = json.loads(task)
+    torch.set_num_threads(content["threads"])
+    plugins.receive_plugins(content["plugins"])  # before specs are made: keys depend on them
     tell({"event": "ready"})
-    specs = [Spec.of(one) for one in found["specs"]]
+    specs = [Spec.of(spec) for spec in content["specs"]]
     try:
-        work(specs, Bench(Path(found["out"])), tell, limit=found["limit"])
+        work(specs, Bench(Path(content["out"])), tell, limit=content["limit"])
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""Runs by a Ray cluster whose machines share the folder: the same claims, the same store."""
+"""Make runs on a Ray cluster whose machines share the folder of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrant.bench.suite.spec import Spec
 from calibrant.core import plugins
 from calibrant.core.extras import require
 
-RETRIES = 5  # times Ray starts a run again whose process or machine was lost
+RETRIES = 5  # of a run whose process or machine was lost
 
 
 def run_ray(
@@ -24,23 +24,24 @@ def run_ray(
     threads: int | None = None,
     limit: float | None = None,
 ) -> None:
-    """Hand runs to Ray, as many at a time as ``workers`` says or the cluster has room for.
+    """Make runs on a Ray cluster, at most ``workers`` at a time.
 
-    Uses the cluster this process is connected to, or the one ``RAY_ADDRESS`` names, or a new
-    one on this machine. ``threads`` are the cores each run takes; GPUs are shared evenly.
+    Uses the cluster that this process is connected to, else the cluster that ``RAY_ADDRESS``
+    names, else a new cluster on this machine. ``threads`` is the number of cores of a run; GPUs
+    are shared evenly.
     """
     ray = require("ray", extra="scale", purpose="a Ray cluster")
     ours = not ray.is_initialized()
     if ours:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     try:
-        _hand_out(ray, specs, bench, tell, workers, threads or 1, limit)
+        _distribute(ray, specs, bench, tell, workers, threads or 1, limit)
     finally:
         if ours:
             ray.shutdown()
 
 
-def _hand_out(
+def _distribute(
     ray: Any,
     specs: list[Spec],
     bench: Bench,
@@ -55,7 +56,7 @@ def _hand_out(
         num_cpus=threads,
         num_gpus=min(1.0, room.get("GPU", 0) / at_once),
         max_retries=RETRIES,
-    )(_make_one)
+    )(_make_run)
     own = plugins.list_loaded()
     waiting = list(specs)
     running: dict[Any, Spec] = {}
@@ -67,25 +68,25 @@ def _hand_out(
         if not running:
             return  # the time is up
         ended, _ = ray.wait(list(running), timeout=1.0)
-        for one in ended:
-            spec = running.pop(one)
-            told = {"key": spec.key, "label": spec.label}
+        for task in ended:
+            spec = running.pop(task)
+            facts = {"key": spec.key, "label": spec.label}
             try:
-                outcome, events = ray.get(one)
+                outcome, events = ray.get(task)
             except ray.exceptions.RayError as error:
-                tell({"event": "lost", **told, "why": str(error).splitlines()[0]})
-                continue  # more often than Ray tries again
+                tell({"event": "lost", **facts, "why": str(error).splitlines()[0]})
+                continue  # Ray has used all retries
             for event in events:
                 tell(event)
-            if outcome == "held":  # by someone outside the cluster, who may yet die
+            if outcome == "held":  # by a process outside the cluster, which may die
                 waiting.append(spec)
                 time.sleep(0.2)
 
 
-def _make_one(
-    found: dict[str, Any], out: str, threads: int, own: list[dict[str, Any]]
+def _make_run(
+    spec: dict[str, Any], out: str, threads: int, own: list[dict[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """In a process of Ray's, which it keeps, and with it the libraries and the data."""
+    """Make a run in a process of Ray, which keeps libraries and data loaded."""
     import torch
 
     torch.set_num_threads(threads)
@@ -97,4 +98,4 @@ def _make_one(
         if event["event"] != "epoch":
             events.append(event)
 
-    return attempt(Spec.of(found), bench, bench.store, tell), events
+    return attempt(Spec.of(spec), bench, bench.store, tell), events

@@ -1,4 +1,4 @@
-"""Making the runs of a suite: here, by a pool of processes, or by Ray."""
+"""Make the runs of a suite: in this process, in a pool, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.measure.pooled import has_family, held_out_path
-from calibrant.bench.run.locks import locked
+from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench, Tell, work
 from calibrant.bench.select.tune import Unfinished, tune_suite
 from calibrant.bench.suite import plugins
@@ -29,13 +29,13 @@ PLACES = ("here", "pool", "ray")
 
 @dataclass
 class Summary:
-    """What became of the runs asked for."""
+    """Keys of runs by outcome."""
 
-    done: list[str] = field(default_factory=list)  # now
-    before: list[str] = field(default_factory=list)  # already
+    done: list[str] = field(default_factory=list)  # made by this call
+    before: list[str] = field(default_factory=list)  # made earlier
     failed: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)  # the time was up, or others hold them
-    waiting: list[str] = field(default_factory=list)  # for runs of other seeds: see `pooled`
+    left: list[str] = field(default_factory=list)  # time was up, or another process holds them
+    waiting: list[str] = field(default_factory=list)  # need runs of other seeds: see `pooled`
 
 
 def run_suite(
@@ -53,33 +53,42 @@ def run_suite(
     progress: Tell | None = None,
     beside: Sequence[Suite] = (),
 ) -> Summary:
-    """Make every run of a suite that is not made, here, by a pool of processes, or by Ray.
+    """Make the missing runs of a suite; several processes may work on one folder.
 
-    Several may work on one folder at once. After ``limit_minutes`` no new run is begun. Runs and
-    measurements that failed before are tried again only on ``retry``. ``machine`` changes
-    settings of the machine alone, such as ``data_folder``. ``progress`` is given what happens,
-    as mappings whose ``event`` is begun, epoch, done, failed or left, with the run's ``method``
-    where the suite names it. Of runs that suites ``beside`` it have as well, what these want is
-    measured too, from one training.
+    Args:
+        suite: the suite.
+        out: the folder of runs; resumed if it exists.
+        on: ``here``, ``pool`` (processes of this machine) or ``ray``. Default: here.
+        workers: runs at a time. Default: None, chosen for the machine or the cluster.
+        threads: threads of a run. Default: None, chosen for the machine.
+        limit_minutes: start no run after this time. Default: None, no limit.
+        only: select runs, as `Suite.chosen` does. Default: None, all.
+        seeds: select runs by seed. Default: None, all.
+        retry: whether to repeat runs and measurements that failed. Default: False.
+        machine: settings of the machine to change, such as ``data_folder``. Default: None.
+        progress: is given events as mappings, with the keys ``event`` (begun, epoch, measured,
+            done, failed, lost or plan) and ``method``. Default: None.
+        beside: further suites; runs that they share with this suite get their measurements too,
+            from one training. Default: none.
     """
     chosen = replace(suite, specs=suite.chosen(only, seeds))
     if not chosen.specs:
-        raise InputError(f"no run of suite {suite.name} is of that method, setting and seed")
-    for one in (suite, *beside):
-        check_current(one.plugins)
-    _put_down(suite, Path(out), beside)
+        raise InputError(f"no run of suite {suite.name} has that method, setting and seed")
+    for other in (suite, *beside):
+        check_current(other.plugins)
+    _copy_suites(suite, Path(out), beside)
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     made: list[Summary] = []
 
-    others = distinct(spec for one in beside for _, spec in one.specs)
-    wanted = {one.key: one for one in others}
-    for one in beside:
-        if not {spec.key for _, spec in one.specs} & {spec.key for _, spec in suite.specs}:
-            raise InputError(f"{one.name} has no run in common with {suite.name}")
+    others = distinct(spec for other in beside for _, spec in other.specs)
+    wanted = {spec.key: spec for spec in others}
+    for other in beside:
+        if not {spec.key for _, spec in other.specs} & {spec.key for _, spec in suite.specs}:
+            raise InputError(f"{other.name} has no run in common with {suite.name}")
 
     def make(asked: list[Spec]) -> Summary:
-        # A sealed one stays so, whatever else is asked of it.
-        specs = [one if one.sealed else one.joined(wanted.get(one.key, one)) for one in asked]
+        # A sealed run stays sealed.
+        specs = [spec if spec.sealed else spec.join(wanted.get(spec.key, spec)) for spec in asked]
         left = None if limit is None else max(0.0, (limit - time.time()) / 60)
         made.append(
             run_specs(
@@ -91,7 +100,7 @@ def run_suite(
                 limit_minutes=left,
                 retry=retry,
                 machine=machine,
-                progress=_naming(progress, chosen),
+                progress=_add_methods(progress, chosen),
             )
         )
         return made[-1]
@@ -101,7 +110,7 @@ def run_suite(
             chosen = tune_suite(chosen, out, lambda specs: make(specs).failed)
         except Unfinished:
             if not made[-1].left:
-                raise  # no more time would help
+                raise  # not a matter of time
             return made[-1]
     return make([spec for _, spec in chosen.specs])
 
@@ -122,31 +131,37 @@ def run_specs(
     if on not in PLACES:
         raise no_such("place for runs", on, PLACES)
     bench = Bench(Path(out).absolute())
-    wanted = [one.on_machine(**(machine or {})) for one in distinct(specs)]
+    wanted = [spec.on_machine(**(machine or {})) for spec in distinct(specs)]
     store = bench.store
     if retry:
         bench.repeat_failed(wanted, store)
-    before = [one.key for one in wanted if bench.is_done(one, store)]
+    before = [spec.key for spec in wanted if bench.is_done(spec, store)]
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
     tell = progress or (lambda event: None)
 
     def make(specs: list[Spec]) -> None:
-        ready = [one.key for one in specs if bench.is_done(one, store)]
+        ready = [spec.key for spec in specs if bench.is_done(spec, store)]
         tell({"event": "plan", "runs": len(specs), "before": len(ready)})
         _make(
-            [one for one in specs if one.key not in ready], bench, tell, on, workers, threads, limit
+            [spec for spec in specs if spec.key not in ready],
+            bench,
+            tell,
+            on,
+            workers,
+            threads,
+            limit,
         )
 
-    late = [one for one in wanted if one.is_late]
-    for one in late:
-        if one.key not in before and not held_out_path(bench.folder(one.key)).is_file():
-            bench.repeat(one.key, ["none"])  # what the others need of it was not kept
-    make([one.early for one in wanted])
-    # What needs other runs comes once these are made; where some are not, it is left for later.
-    ready = [one for one in late if not bench.is_done(one, store) and _has_family(one, bench)]
+    late = [spec for spec in wanted if spec.is_late]
+    for spec in late:
+        if spec.key not in before and not held_out_path(bench.folder(spec.key)).is_file():
+            bench.repeat(spec.key, ["none"])  # other runs need its predictions
+    make([spec.early for spec in wanted])
+    # Measurements that need other runs come last, where those runs are made.
+    ready = [spec for spec in late if not bench.is_done(spec, store) and _has_family(spec, bench)]
     if ready:
         make(ready)
-    return _summary(wanted, before, bench)
+    return _summarise(wanted, before, bench)
 
 
 def _make(
@@ -159,7 +174,7 @@ def _make(
     limit: float | None,
 ) -> None:
     if specs and on == "here":
-        with _threads(threads):
+        with _use_threads(threads):
             work(specs, bench, tell, limit=limit)
     elif specs and on == "pool":
         from calibrant.bench.run.pool import run_pool
@@ -172,14 +187,16 @@ def _make(
 
 
 def _has_family(spec: Spec, bench: Bench) -> bool:
-    """Whether the runs that its late measurements need have been made."""
+    """Return whether the runs that its late measurements need are made."""
     folder = bench.folder(spec.key)
     late = [json.loads(options) for name, options in spec.after if name in LATE]
-    return held_out_path(folder).is_file() and all(has_family(folder, one) for one in late)
+    return held_out_path(folder).is_file() and all(
+        has_family(folder, options_of) for options_of in late
+    )
 
 
-def _naming(progress: Tell | None, suite: Suite) -> Tell | None:
-    """The same, told what the suite calls a run; candidates of its tuning have no name."""
+def _add_methods(progress: Tell | None, suite: Suite) -> Tell | None:
+    """Add the suite's name of the method to events; candidates of tuning have none."""
     if progress is None:
         return None
     names: dict[str, list[str]] = {}
@@ -188,43 +205,43 @@ def _naming(progress: Tell | None, suite: Suite) -> Tell | None:
             names[spec.key].append(method)
 
     def tell(event: dict[str, Any]) -> None:
-        found = names.get(event.get("key", ""))
-        progress({**event, "method": ", ".join(found)} if found else event)
+        methods = names.get(event.get("key", ""))
+        progress({**event, "method": ", ".join(methods)} if methods else event)
 
     return tell
 
 
-def _put_down(suite: Suite, out: Path, beside: Sequence[Suite] = ()) -> None:
-    """Leave the suite in the folder, for whoever looks at it; several may begin at once."""
+def _copy_suites(suite: Suite, out: Path, beside: Sequence[Suite] = ()) -> None:
+    """Copy the suites and their files to the folder of runs, under a lock."""
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out / ".suite.lock", wait=True):
-        for one in (*beside, suite):  # of two of a name, the one that is run
-            one.copy_to(out)
-        plugins.put_down(suite.plugins, suite.folder, out)
+    with hold_lock(out / ".suite.lock", wait=True):
+        for each in (*beside, suite):  # of suites with one name, the main one stays
+            each.copy_to(out)
+        plugins.copy_plugins(suite.plugins, suite.folder, out)
         copy_files(suite.published, suite.folder, out)
         write_file(out / "suite.yaml", suite.text.encode())
 
 
-def _summary(wanted: list[Spec], before: list[str], bench: Bench) -> Summary:
-    found, store = Summary(before=before), bench.store
-    for one in wanted:
-        if one.key in before:
+def _summarise(wanted: list[Spec], before: list[str], bench: Bench) -> Summary:
+    summary, store = Summary(before=before), bench.store
+    for spec in wanted:
+        if spec.key in before:
             continue
-        done = bench.done(one.key, store)
-        if one.is_measured(done):
-            found.done.append(one.key)
-        elif bench.failure(one.key).is_file():
-            found.failed.append(one.key)
-        elif one.is_late and one.early.is_measured(done) and not _has_family(one, bench):
-            found.waiting.append(one.key)
+        done = bench.done(spec.key, store)
+        if spec.is_measured(done):
+            summary.done.append(spec.key)
+        elif bench.failure_path(spec.key).is_file():
+            summary.failed.append(spec.key)
+        elif spec.is_late and spec.early.is_measured(done) and not _has_family(spec, bench):
+            summary.waiting.append(spec.key)
         else:
-            found.left.append(one.key)
-    return found
+            summary.left.append(spec.key)
+    return summary
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Torch's threads in this process, for as long as the runs take."""
+def _use_threads(count: int | None) -> Iterator[None]:
+    """Set the number of torch's threads for a while."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""How far a suite is, and how long the rest will take."""
+"""The progress of a suite, and the time left."""
 
 from __future__ import annotations
 
@@ -23,107 +23,112 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 @dataclass(frozen=True)
 class Status:
-    """Runs by what has become of them."""
+    """Runs by state."""
 
     done: int
     running: list[dict[str, Any]]  # label, epoch, epochs, since, pid
     failed: list[dict[str, Any]]  # label, kind (diverged or error), message
     waiting: list[str]  # labels
-    unmeasured: list[dict[str, Any]]  # of runs done: label, what (the measurement that failed)
-    seconds_left: float | None  # None: no run like those left has ended yet
+    unmeasured: list[dict[str, Any]]  # failed measurements: label, what
+    seconds_left: float | None  # None: no similar run has ended yet
 
     @property
     def total(self) -> int:
-        """All runs."""
+        """The number of runs."""
         return self.done + len(self.running) + len(self.failed) + len(self.waiting)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {"total": self.total, **asdict(self)}
 
 
 def status(specs: Iterable[Spec], out: str | Path) -> Status:
-    """Look at a folder of runs; nothing in it is changed, and runs in progress go on."""
+    """Read the state of runs from their folder, without changing it."""
     bench = Bench(Path(out).absolute())
     store = bench.store
     done, running, failed, waiting, unmeasured = 0, [], [], [], []
     lacking = store.failed()
-    parts: list[tuple[Spec, float]] = []  # runs not ended, and the share of each that is left
-    for one in distinct(specs):
-        if is_held(bench.lock(one.key)):
-            note = read_note(bench.lock(one.key))
+    parts: list[tuple[Spec, float]] = []  # unfinished runs, with the share that is left
+    for spec in distinct(specs):
+        if is_held(bench.lock_path(spec.key)):
+            note = read_note(bench.lock_path(spec.key))
             epoch = int(note.get("epoch", 0))
             running.append(
                 {
-                    "key": one.key,
-                    "label": one.label,
+                    "key": spec.key,
+                    "label": spec.label,
                     "epoch": epoch,
-                    "epochs": one.config.epochs,
+                    "epochs": spec.config.epochs,
                     "since": note.get("since"),
                     "pid": note.get("pid"),
                 }
             )
-            parts.append((one, max(0.0, 1.0 - epoch / one.config.epochs)))
-        elif bench.is_done(one, store):
+            parts.append((spec, max(0.0, 1.0 - epoch / spec.config.epochs)))
+        elif bench.is_done(spec, store):
             done += 1
-            marks = [mark for mark in lacking.get(one.key, ()) if ("run", mark) in one.wanted]
-            unmeasured += [{"key": one.key, "label": one.label, "what": mark} for mark in marks]
-        elif bench.failure(one.key).is_file():
-            failed.append({"key": one.key, "label": one.label, **_why(bench.failure(one.key))})
+            marks = [mark for mark in lacking.get(spec.key, ()) if ("run", mark) in spec.wanted]
+            unmeasured += [{"key": spec.key, "label": spec.label, "what": mark} for mark in marks]
+        elif bench.failure_path(spec.key).is_file():
+            failed.append(
+                {
+                    "key": spec.key,
+                    "label": spec.label,
+                    **_read_failure(bench.failure_path(spec.key)),
+                }
+            )
         else:
-            waiting.append(one.label)
-            trained = one.is_late and one.early.is_measured(bench.done(one.key, store))
-            parts.append((one, 0.0 if trained else 1.0))  # some only wait for others
-    left = _left(parts, store)
+            waiting.append(spec.label)
+            trained = spec.is_late and spec.early.is_measured(bench.done(spec.key, store))
+            parts.append((spec, 0.0 if trained else 1.0))  # trained, waits for other runs
+    left = _estimate_left(parts, store)
     return Status(done, running, failed, waiting, unmeasured, left)
 
 
-def _why(path: Path) -> dict[str, Any]:
+def _read_failure(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
-        return {"kind": told["kind"], "message": told["message"]}
+        failure = json.loads(path.read_bytes())
+        return {"kind": failure["kind"], "message": failure["message"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {"kind": "error", "message": f"{path} cannot be read"}
 
 
-def _left(parts: list[tuple[Spec, float]], store: Store) -> float | None:
-    """Seconds at the pace so far, by what the most similar runs took an epoch."""
+def _estimate_left(parts: list[tuple[Spec, float]], store: Store) -> float | None:
+    """Estimate the seconds left from the epochs of the most similar runs."""
     if not parts:
         return 0.0
-    taken = seconds_an_epoch(store)
-    found = []
+    taken = compute_epoch_seconds(store)
+    times = []
     for spec, share in parts:
-        likeness = next((one for one in _likeness(spec) if one in taken), None)
-        if likeness is None:
+        groups = _list_groups(spec.config.to_dict())
+        group = next((group for group in groups if group in taken), None)
+        if group is None:
             return None
-        found.append(taken[likeness] * spec.config.epochs * share)
-    return sum(found)
+        times.append(taken[group] * spec.config.epochs * share)
+    return sum(times)
 
 
-def seconds_an_epoch(store: Store) -> dict[tuple[str, ...], float]:
-    """Mean seconds of an epoch, measuring included, of runs alike in this and that.
+def compute_epoch_seconds(store: Store) -> dict[tuple[str, ...], float]:
+    """Compute mean seconds of an epoch, measurements included, by group of similar runs.
 
-    Of each run its share of the machine, where others were at work on it as well: so many at
-    once take as long as one after another.
+    Runs that shared a machine count with their share of its time: see `share_time`.
     """
     rows = run_seconds(store.frame())
     rows = rows[rows["metric"] == SECONDS]
-    found: dict[tuple[str, ...], list[float]] = {}
+    times: dict[tuple[str, ...], list[float]] = {}
     for row in rows.itertuples():
         settings = json.loads(str(row.config))
         each = float(row.value) / int(settings["epochs"])
-        for likeness in _alike(settings):
-            found.setdefault(likeness, []).append(each)
-    return {key: sum(values) / len(values) for key, values in found.items()}
+        for group in _list_groups(settings):
+            times.setdefault(group, []).append(each)
+    return {key: sum(values) / len(values) for key, values in times.items()}
 
 
 def share_time(ends: Array, seconds: Array, machines: Sequence[str]) -> Array:
-    """The seconds each run would have taken alone, from when it ended and how long it took.
+    """Divide the time of machines among the runs that shared them.
 
-    While k runs are at work at once on machines of one name, each is taken to have a k-th of
-    one: a run cost the time it took, by the share it had.
+    While k runs work at once on machines of one name, each is counted with 1/k of the time.
     """
-    found = seconds.copy()
+    shares = seconds.copy()
     for name in set(machines):
         here = [place for place, machine in enumerate(machines) if machine == name]
         begin, end = ends[here] - seconds[here], ends[here]
@@ -131,12 +136,12 @@ def share_time(ends: Array, seconds: Array, machines: Sequence[str]) -> Array:
         change = np.bincount(where, np.repeat([1.0, -1.0], len(here)), len(moments))
         at_work = np.maximum(np.cumsum(change)[:-1], 1.0)
         share = np.concatenate([[0.0], np.cumsum(np.diff(moments) / at_work)])
-        found[here] = share[where[len(here) :]] - share[where[: len(here)]]
-    return found
+        shares[here] = share[where[len(here) :]] - share[where[: len(here)]]
+    return shares
 
 
 def run_seconds(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row a run, with the seconds it took: all of it, or where that was not kept, training."""
+    """Return a row for each run with its seconds: in total or, if unknown, of training."""
     import pandas as pd
 
     rows = frame[(frame["part"] == "run") & frame["metric"].isin((SECONDS, "train_seconds"))]
@@ -148,11 +153,7 @@ def run_seconds(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=share_time(ends.to_numpy(), rows["value"].to_numpy(), machines))
 
 
-def _likeness(spec: Spec) -> list[tuple[str, ...]]:
-    return _alike(spec.config.to_dict())
-
-
-def _alike(settings: dict[str, Any]) -> list[tuple[str, ...]]:
-    """From the most alike to the least."""
+def _list_groups(settings: dict[str, Any]) -> list[tuple[str, ...]]:
+    """List groups of similar runs, the most similar first."""
     names = ("data", "model", "recipe", "loss")
-    return [tuple(str(settings[one]) for one in names[:count]) for count in range(4, 1, -1)]
+    return [tuple(str(settings[name]) for name in names[:count]) for count in range(4, 1, -1)]

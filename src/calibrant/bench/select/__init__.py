@@ -1,1 +1,1 @@
-"""Choosing by validation figures: tuning of settings, search of combinations."""
+"""Choose by validation figures: tune settings, and compare combinations."""

@@ -1,11 +1,11 @@
-"""The best combination of objective, recipe and calibrator, chosen on validation rows alone.
+"""Choose the best combination of objective, recipe and calibrator on validation rows.
 
-For each data set and network: the lowest ECE of rows the calibrator was not fitted on
-(`crossfit`), among combinations that lose at most half a percent of accuracy against plain
-cross-entropy. Beside it stands the choice by the lowest NLL, which a few thousand rows tell
-better than an ECE, and the choice among calibrators that say few confidences: chance leaves
-those less of an ECE, so that the lowest of all would always be the coarsest. The choices are
-written down; then, and not before, the test figures are read (`combine_report`).
+For each data set and network, the choice has the lowest ECE on rows that the calibrator was not
+fitted on (`crossfit`), among combinations that lose at most half a percent of accuracy against
+plain cross-entropy. Two more choices stand beside it: by the lowest NLL, which a few thousand
+rows estimate better than an ECE; and among calibrators with few confidences, whose ECE by chance
+is smaller, so that the lowest ECE would always be theirs. The choices are written before test
+figures are read (`combine_report`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calibrant.core.errors import InputError
 ACCURACY_LOST = 0.005
 RULE = "lowest validation ECE, crossfitted, ties by NLL, accuracy kept; by NLL; few confidences"
 FIGURES = ("accuracy", "nll", "ece")
-# What makes two runs of one protocol: everything but these is the same.
+# Runs of one protocol may differ in these settings alone.
 VARIED = (
     "loss",
     "recipe",
@@ -38,7 +38,7 @@ VARIED = (
     "swa_start",
     "cutout",
     "clip",
-    "evaluate_every",  # when validation rows are looked at, which changes no weight
+    "evaluate_every",  # changes no weight
 )
 PLAIN = {
     "loss": "cross_entropy",
@@ -47,15 +47,15 @@ PLAIN = {
     "cutout": 0,
     "clip": None,
 }
-OWN = "own"  # rows held out by the seed of the run
-# Heads trained on features of training rows: validation rows chose one number of theirs.
+OWN = "own"  # each seed holds out its own rows
+# Heads trained on features of training rows; validation rows chose a single number.
 HEADS = ("mac_cal_head", "tst", "vtst")
-FEW = ("levels",)  # calibrators that say few confidences
+FEW = ("levels",)  # calibrators with few confidences
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One way of training and one calibrator, with validation figures by seed."""
+    """A way of training with a calibrator, and validation figures by seed."""
 
     settings: dict[str, Any]  # those of VARIED
     calibrator: str
@@ -66,7 +66,7 @@ class Combination:
 
     @property
     def is_plainly_trained(self) -> bool:
-        """Whether it is cross-entropy, with a calibrator or without."""
+        """Whether it is cross-entropy, with or without a calibrator."""
         return all(self.settings[name] == value for name, value in PLAIN.items())
 
     @property
@@ -76,119 +76,136 @@ class Combination:
 
     @property
     def says_few(self) -> bool:
-        """Whether its calibrator says few confidences."""
+        """Whether its calibrator has few confidences."""
         return any(part.partition("(")[0] in FEW for part in self.calibrator.split("+"))
 
     def mean(self, metric: str) -> float:
-        """Over seeds."""
+        """Return the mean over seeds."""
         return mean_of(list(getattr(self, metric).values())).mean
 
     def of(self, seeds: Collection[int]) -> Combination:
-        """With these seeds alone."""
+        """Return the combination with these seeds alone."""
         kept: dict[str, Any] = {
-            name: {seed: one for seed, one in getattr(self, name).items() if seed in seeds}
+            name: {seed: value for seed, value in getattr(self, name).items() if seed in seeds}
             for name in ("keys", "accuracy", "nll", "ece")
         }
         return replace(self, **kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the means."""
+        """Return plain values, with the means."""
         return {**asdict(self), "means": {name: self.mean(name) for name in FIGURES}}
 
 
-def combinations(view: ValidationRows) -> dict[str, list[Combination]]:
-    """Every combination there are validation figures of, by protocol (canonical JSON)."""
+def list_combinations(view: ValidationRows) -> dict[str, list[Combination]]:
+    """List combinations that have validation figures, by protocol (canonical JSON)."""
     frame = view.frame
-    frame = frame[frame["key"].isin(view.opened)]  # a sealed run has no test rows to be judged by
+    frame = frame[frame["key"].isin(view.opened)]  # sealed runs have no test figures
     frame = frame[frame["metric"].isin(FIGURES) & ~frame["calibrator"].str.contains(":tried")]
     right = frame["part"].eq(CROSSFIT) | frame["calibrator"].map(_is_fair).astype(bool)
     table = frame[right].pivot_table(
         index=["config", "calibrator", "key", "seed"], columns="metric", values="value"
     )
     table = table.reindex(columns=list(FIGURES)).dropna().reset_index()
-    found: dict[str, dict[tuple[str, str, Any], Combination]] = {}
+    by_protocol: dict[str, dict[tuple[str, str, Any], Combination]] = {}
     for row in table.to_dict("records"):
-        protocol, settings, split = _split(row["config"])
-        group, seed = found.setdefault(protocol, {}), int(row["seed"])
-        # All of a method may hold out the same rows, or each run its own, by its seed.
+        protocol, settings, split = _split_settings(row["config"])
+        group, seed = by_protocol.setdefault(protocol, {}), int(row["seed"])
+        # A method's runs may all hold out the same rows, or each run its own.
         for way in (split, OWN) if split == seed else (split,):
             name = (canonical_json(settings), row["calibrator"], way)
-            one = group.setdefault(name, Combination(settings, row["calibrator"], {}, {}, {}, {}))
-            one.keys[seed] = row["key"]
+            combination = group.setdefault(
+                name, Combination(settings, row["calibrator"], {}, {}, {}, {})
+            )
+            combination.keys[seed] = row["key"]
             for metric in FIGURES:
-                getattr(one, metric)[seed] = float(row[metric])
-    return {protocol: _evened(_apart(group)) for protocol, group in found.items()}
+                getattr(combination, metric)[seed] = float(row[metric])
+    return {
+        protocol: _match_seeds(_drop_contained(group)) for protocol, group in by_protocol.items()
+    }
 
 
-def _apart(group: Mapping[tuple[str, str, Any], Combination]) -> list[Combination]:
-    """Those that are not a part of another: seed 0 of split 0 is of both ways to hold out."""
+def _drop_contained(group: Mapping[tuple[str, str, Any], Combination]) -> list[Combination]:
+    """Drop combinations whose runs another has: seed 0 of split 0 fits both ways to hold out."""
     kept: dict[tuple[str, str], list[Combination]] = {}
-    for (settings, calibrator, _), one in sorted(
+    for (settings, calibrator, _), combination in sorted(
         group.items(), key=lambda item: (-len(item[1].keys), str(item[0][2]) == OWN)
     ):
         same = kept.setdefault((settings, calibrator), [])
-        if not any(one.keys.items() <= other.keys.items() for other in same):
-            same.append(one)
-    return [one for same in kept.values() for one in same]
+        if not any(combination.keys.items() <= other.keys.items() for other in same):
+            same.append(combination)
+    return [combination for same in kept.values() for combination in same]
 
 
-def _evened(found: list[Combination]) -> list[Combination]:
-    """With those seeds of plain cross-entropy that most ways of training were run with as well.
+def _match_seeds(candidates: list[Combination]) -> list[Combination]:
+    """Limit plain cross-entropy to the seeds that most ways of training have too.
 
-    Others need every seed of it to be chosen: more of it alone, made for another question, would
-    leave them out.
+    A choice needs every seed of plain cross-entropy, so further seeds of it would exclude all
+    other combinations.
     """
     seeds: dict[str, set[int]] = {}
-    for one in found:
-        if not one.is_plainly_trained:  # whatever comes after
-            seeds.setdefault(canonical_json(one.settings), set()).update(one.keys)
+    for candidate in candidates:
+        if not candidate.is_plainly_trained:  # with any calibrator
+            seeds.setdefault(canonical_json(candidate.settings), set()).update(candidate.keys)
     often = Counter(seed for each in seeds.values() for seed in each)
     shared = {seed for seed, times in often.items() if 2 * times > len(seeds)}
-    return [one.of(shared) if one.is_plain and shared & one.keys.keys() else one for one in found]
+    return [
+        candidate.of(shared) if candidate.is_plain and shared & candidate.keys.keys() else candidate
+        for candidate in candidates
+    ]
 
 
 def _is_fair(calibrator: str) -> bool:
-    """Whether its figures of validation rows are not of the rows it was fitted on."""
+    """Return whether a calibrator was not fitted on the validation rows."""
     head, _, then = calibrator.partition("+")
     return calibrator == "none" or (not then and head.partition("(")[0] in HEADS)
 
 
-def best_combination(
-    found: Sequence[Combination], *, accuracy_lost: float = ACCURACY_LOST
+def choose_best(
+    candidates: Sequence[Combination], *, accuracy_lost: float = ACCURACY_LOST
 ) -> tuple[Combination, Combination]:
-    """The combination chosen, and plain cross-entropy, which it is held against.
+    """Choose a combination; return it and plain cross-entropy, its baseline.
 
-    Only those with every seed of cross-entropy count, and with a mean accuracy of at most
-    ``accuracy_lost`` less. Of those that the lowest ECE does not beat by more than the standard
-    error of their difference over seeds, the one of lowest NLL.
+    Candidates have every seed of cross-entropy, and a mean accuracy at most ``accuracy_lost``
+    below it. Candidates whose ECE is within a standard error of the lowest, over seeds, are tied;
+    the lowest NLL among them is chosen.
     """
-    plain, enough = _allowed(found, accuracy_lost)
+    plain, enough = _filter_accurate(candidates, accuracy_lost)
     seeds = plain.keys.keys()
-    lowest = min(enough, key=lambda one: (_mean(one.ece, seeds), _mean(one.nll, seeds)))
-    tied = [one for one in enough if _within_error(one, lowest, sorted(seeds))]
-    return _lowest_nll(tied, seeds), plain
+    lowest = min(
+        enough, key=lambda candidate: (_mean(candidate.ece, seeds), _mean(candidate.nll, seeds))
+    )
+    tied = [candidate for candidate in enough if _is_within_error(candidate, lowest, sorted(seeds))]
+    return _pick_lowest_nll(tied, seeds), plain
 
 
-def _allowed(
-    found: Sequence[Combination], accuracy_lost: float
+def _filter_accurate(
+    candidates: Sequence[Combination], accuracy_lost: float
 ) -> tuple[Combination, list[Combination]]:
-    """Plain cross-entropy, and those with its seeds and nearly its accuracy."""
-    plain = max((one for one in found if one.is_plain), key=lambda one: len(one.keys), default=None)
+    """Return plain cross-entropy, and the candidates with its seeds and nearly its accuracy."""
+    plain = max(
+        (candidate for candidate in candidates if candidate.is_plain),
+        key=lambda candidate: len(candidate.keys),
+        default=None,
+    )
     if plain is None:
-        raise InputError("combinations are held against cross_entropy, of which there is no run")
+        raise InputError("combinations are compared with cross_entropy, and there is no run of it")
     seeds = plain.keys.keys()
     least = _mean(plain.accuracy, seeds) - accuracy_lost - 1e-9
     return plain, [
-        one for one in found if seeds <= one.keys.keys() and _mean(one.accuracy, seeds) >= least
+        candidate
+        for candidate in candidates
+        if seeds <= candidate.keys.keys() and _mean(candidate.accuracy, seeds) >= least
     ]
 
 
-def _lowest_nll(found: Sequence[Combination], seeds: Any) -> Combination:
-    return min(found, key=lambda one: (_mean(one.nll, seeds), _mean(one.ece, seeds)))
+def _pick_lowest_nll(candidates: Sequence[Combination], seeds: Any) -> Combination:
+    return min(
+        candidates, key=lambda candidate: (_mean(candidate.nll, seeds), _mean(candidate.ece, seeds))
+    )
 
 
-def _within_error(one: Combination, lowest: Combination, seeds: Sequence[int]) -> bool:
-    gap = mean_of([one.ece[seed] - lowest.ece[seed] for seed in seeds])
+def _is_within_error(candidate: Combination, lowest: Combination, seeds: Sequence[int]) -> bool:
+    gap = mean_of([candidate.ece[seed] - lowest.ece[seed] for seed in seeds])
     return gap.mean <= (gap.error or 0.0)
 
 
@@ -199,29 +216,31 @@ def _mean(values: Mapping[int, float], seeds: Any) -> float:
 def choose_combinations(
     out: str | os.PathLike[str], *, accuracy_lost: float = ACCURACY_LOST, store: Store | None = None
 ) -> list[Path]:
-    """Choose for every protocol in the store of a bench's folder, and write each choice down."""
+    """Choose for every protocol in a store, and write each choice to a file."""
     view = ValidationRows(store or Store(Path(out) / "store"))
-    return list(_choices(view, out, accuracy_lost))
+    return list(_choose_each(view, out, accuracy_lost))
 
 
-def _choices(
+def _choose_each(
     view: ValidationRows, out: str | os.PathLike[str], accuracy_lost: float
 ) -> Iterator[Path]:
-    for protocol, found in sorted(combinations(view).items()):
-        if len(found) < 2 or not any(one.is_plain for one in found):
-            continue  # sweeps of something else, with nothing to be held against
-        many = [one for one in found if not one.says_few]
-        chosen, plain = best_combination(many, accuracy_lost=accuracy_lost)
-        sharpest = _lowest_nll(_allowed(many, accuracy_lost)[1], plain.keys.keys())
-        coarse = [plain, *(one for one in found if one.says_few)]
-        few, _ = best_combination(coarse, accuracy_lost=accuracy_lost)
+    for protocol, candidates in sorted(list_combinations(view).items()):
+        if len(candidates) < 2 or not any(candidate.is_plain for candidate in candidates):
+            continue  # nothing to choose from, or no baseline
+        many = [candidate for candidate in candidates if not candidate.says_few]
+        chosen, plain = choose_best(many, accuracy_lost=accuracy_lost)
+        sharpest = _pick_lowest_nll(_filter_accurate(many, accuracy_lost)[1], plain.keys.keys())
+        coarse = [plain, *(candidate for candidate in candidates if candidate.says_few)]
+        few, _ = choose_best(coarse, accuracy_lost=accuracy_lost)
         settings = json.loads(protocol)
-        # More combinations in the store are another question, and another choice.
+        # With more combinations in the store the question is another.
         question = {
             "rule": RULE,
             "protocol": settings,
             "accuracy_lost": accuracy_lost,
-            "candidates": sorted([*one.keys.values(), one.calibrator] for one in found),
+            "candidates": sorted(
+                [*candidate.keys.values(), candidate.calibrator] for candidate in candidates
+            ),
         }
         path = choice_path(out, f"combination-{settings['data']}-{settings['model']}", question)
         if read_choice(path) is None:
@@ -231,24 +250,26 @@ def _choices(
                     "rule": RULE,
                     "accuracy_lost": accuracy_lost,
                     "protocol": settings,
-                    "candidates": [one.to_dict() for one in found],
+                    "candidates": [candidate.to_dict() for candidate in candidates],
                     "chosen": chosen.to_dict(),
                     "by_nll": sharpest.to_dict(),
                     "few": None if few is plain else few.to_dict(),
                     "plain": plain.to_dict(),
-                    "keys": sorted({key for one in found for key in one.keys.values()}),
+                    "keys": sorted(
+                        {key for candidate in candidates for key in candidate.keys.values()}
+                    ),
                 },
             )
         yield path
 
 
-def _split(config: str) -> tuple[str, dict[str, Any], int]:
-    """A run's settings: those of the protocol, those that are varied, and by what it holds out."""
-    told = json.loads(config)
-    settings = {name: told[name] for name in VARIED}
+def _split_settings(config: str) -> tuple[str, dict[str, Any], int]:
+    """Split settings into those of the protocol and those varied; also return the split's seed."""
+    config_values = json.loads(config)
+    settings = {name: config_values[name] for name in VARIED}
     rest = {
         name: value
-        for name, value in result_settings(told).items()
+        for name, value in result_settings(config_values).items()
         if name not in (*VARIED, "seed", "split_seed")
     }
-    return canonical_json(rest), settings, int(told["split_seed"])
+    return canonical_json(rest), settings, int(config_values["split_seed"])

@@ -1,10 +1,9 @@
-"""The ``tune:`` block of a suite: one setting after another, by validation figures alone.
+"""Tune the settings of a suite, one after another, on validation rows.
 
-Soft-calibration appendix G: the values of one setting are tried, the best is kept, and the
-next setting is tried with it; the best is the lowest ECE that gives up less than 1% accuracy
-against the most accurate. Candidates are runs like any other, and one that two questions ask
-for is made once; but they are sealed: their validation rows alone are measured, and the file of
-their test predictions stays closed until a choice that names them is written.
+As in appendix G of soft-calibration: try every value of a setting, keep the best, and go to the
+next setting. The best candidate has the lowest ECE among those that lose less than 1% of accuracy
+to the most accurate. A candidate is an ordinary run, which several searches may share. Its test
+predictions stay sealed: nothing reads them until a choice that names the run is written.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.run.folder import prune
-from calibrant.bench.run.locks import locked
+from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench
 from calibrant.bench.select.choices import ValidationRows, choice_path, read_choice, write_choice
 from calibrant.bench.store.store import Store
@@ -32,26 +31,26 @@ from calibrant.training.config import Config
 
 
 class Unfinished(InputError):
-    """Candidates are still to be run before there is anything to choose from."""
+    """Candidates are still to be run before the choice."""
 
 
 def best(
     candidates: Sequence[Mapping[str, Any]], *, metric: str = "ece", accuracy_lost: float = 0.01
 ) -> int:
-    """The place of the candidate of lowest error among those accurate enough.
+    """Return the place of the candidate with the lowest error that is accurate enough.
 
-    Accurate enough: at most ``accuracy_lost`` below the most accurate. Of equal errors the
-    lower NLL, then the earlier. Candidates whose figures are not finite are not considered.
+    Its accuracy is at most ``accuracy_lost`` below the best. Ties are broken by lower NLL, then
+    by order. Candidates whose figures are not finite are skipped.
     """
     sound = [
         place
-        for place, one in enumerate(candidates)
-        if all(math.isfinite(one[name]) for name in (metric, *BESIDE))
+        for place, candidate in enumerate(candidates)
+        if all(math.isfinite(candidate[name]) for name in (metric, *BESIDE))
     ]
     if not sound:
         raise InputError("every candidate failed: there is nothing to choose from")
     most = max(candidates[place]["accuracy"] for place in sound)
-    # Shares of rows are sums of floats: a hair below the line is on it.
+    # A margin for rounding: accuracies are sums of floats.
     near = [p for p in sound if candidates[p]["accuracy"] >= most - accuracy_lost - 1e-9]
     return min(near, key=lambda p: (candidates[p][metric], candidates[p]["nll"], p))
 
@@ -59,56 +58,55 @@ def best(
 def tune_suite(
     suite: Suite, out: str | os.PathLike[str], run: Callable[[list[Spec]], Collection[str]]
 ) -> Suite:
-    """The suite with every method's settings as its choice has them.
+    """Tune every method, and return the suite with the chosen settings.
 
     Args:
         suite: the suite.
         out: the folder of its runs.
-        run: makes runs, those of all methods and cases side by side, and returns the keys of
-            those that failed.
+        run: makes runs, of all methods and cases at once, and returns the keys of failed runs.
 
     Raises:
-        Unfinished: some candidates were not made, as when time was up; call again to resume.
+        Unfinished: some candidates were not made, as when time is up; call again to resume.
     """
     if not suite.tune:
         return suite
     tuning = Tuning.of(suite.tune)
-    searches = [_Search(suite, tuning, out, *one) for one in _groups(suite).items()]
-    while waiting := [one for one in searches if not one.is_done]:
-        failed = run([spec for one in waiting for spec in one.candidates()])
+    searches = [_Search(suite, tuning, out, *group) for group in _group_runs(suite).items()]
+    while waiting := [search for search in searches if not search.is_done]:
+        failed = run([spec for search in waiting for spec in search.candidates()])
         view = ValidationRows(Store(Path(out) / "store"))
-        for one in waiting:
-            one.take(view, failed)
-    found = _chosen(suite, searches)
-    _prune_losers(Bench(Path(out)), searches, {spec.key for _, spec in found.specs})
-    return found
+        for search in waiting:
+            search.choose(view, failed)
+    tuned = _apply_choices(suite, searches)
+    _prune_losers(Bench(Path(out)), searches, {spec.key for _, spec in tuned.specs})
+    return tuned
 
 
 def _prune_losers(bench: Bench, searches: Iterable[_Search], final: Collection[str]) -> None:
-    """Drop what sealed runs kept in case they were chosen; what others opened is theirs."""
+    """Delete files that candidates kept in case they were chosen, except of opened runs."""
     store = bench.store
-    for one in searches:
-        written = read_choice(one.path) or {"candidates": []}
+    for search in searches:
+        written = read_choice(search.path) or {"candidates": []}
         tried = [each for step in written["candidates"] for each in step["candidates"]]
         for key in dict.fromkeys(key for each in tried for key in each["keys"]):
             if key in final or ("run", "none") in store.done(key):
                 continue
-            with locked(bench.lock(key)) as ours:
+            with hold_lock(bench.lock_path(key)) as ours:
                 if ours:
-                    prune(bench.folder(key), one.specs[0].keep)
+                    prune(bench.folder(key), search.specs[0].keep)
 
 
 def with_choices(suite: Suite, out: str | os.PathLike[str]) -> Suite:
-    """The same from what is written down alone; methods not chosen yet are left out."""
+    """Return the suite with the choices written so far; other methods are left out."""
     if not suite.tune:
         return suite
     tuning = Tuning.of(suite.tune)
-    searches = [_Search(suite, tuning, out, *one) for one in _groups(suite).items()]
-    return _chosen(suite, [one for one in searches if one.is_done])
+    searches = [_Search(suite, tuning, out, *group) for group in _group_runs(suite).items()]
+    return _apply_choices(suite, [search for search in searches if search.is_done])
 
 
 class _Search:
-    """One method on one case: which setting is being tried, and what was found so far."""
+    """The search for one method and case: the settings chosen, and those left to try."""
 
     def __init__(
         self,
@@ -121,16 +119,20 @@ class _Search:
         self.method, self.specs, self.tuning = group[0], specs, tuning
         self.group = group
         self.config = specs[0].config
-        self.left = [one for one in tuning.settings if one.applies(self.config)]
+        self.left = [setting for setting in tuning.settings if setting.applies(self.config)]
         self.steps: list[dict[str, Any]] = []
         question: dict[str, Any] = {
             "tune": tuning.to_dict(),
             "method": self.method,
             "run": json.loads(group[1]),
         }
-        tried = [one.put(self.config, value) for one in self.left for value in one.values]
-        if own := sorted({one for config in (self.config, *tried) for one in list_sources(config)}):
-            question["plugins"] = own  # another source is another question
+        tried = [
+            setting.put(self.config, value) for setting in self.left for value in setting.values
+        ]
+        if own := sorted(
+            {source for config in (self.config, *tried) for source in list_sources(config)}
+        ):
+            question["plugins"] = own  # with another source the question is another
         self.path = choice_path(out, f"{suite.name}-{self.method}", question)
         self.question = question
         written = read_choice(self.path)
@@ -139,32 +141,32 @@ class _Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to try."""
+        """Whether no setting is left to try."""
         return not self.left
 
     def candidates(self) -> list[Spec]:
-        """Runs of the setting that is tried now."""
-        return [spec for tried in self._tried() for spec in tried[1]]
+        """Return the runs of the setting that is tried now."""
+        return [spec for tried in self._list_tried() for spec in tried[1]]
 
-    def take(self, view: ValidationRows, failed: Collection[str] = ()) -> None:
-        """Choose among them, and go on to the next setting; after the last write it down."""
+    def choose(self, view: ValidationRows, failed: Collection[str] = ()) -> None:
+        """Choose the current setting's value; after the last setting, write the choice."""
         setting, metrics = self.left[0], tuple(dict.fromkeys((*BESIDE, self.tuning.metric)))
-        told = []
-        for value, specs in self._tried():
+        candidates = []
+        for value, specs in self._list_tried():
             keys = [spec.key for spec in specs]
-            found = view.figures(keys, metrics)
-            whole = len(found) == len(set(keys))
+            rows = view.figures(keys, metrics)
+            whole = len(rows) == len(set(keys))
             if not whole and not set(keys) & set(failed):
                 raise Unfinished(f"{self.method}: candidates of {setting.name} are still to be run")
-            # A mean over fewer seeds is another mean: where one failed there is none.
-            figures = {name: float(found[name].mean()) if whole else math.nan for name in metrics}
-            told.append({"value": value, "keys": keys, **figures})
-        place = best(told, metric=self.tuning.metric, accuracy_lost=self.tuning.accuracy_lost)
+            # Means over fewer seeds are not comparable: a failed seed leaves none.
+            figures = {name: float(rows[name].mean()) if whole else math.nan for name in metrics}
+            candidates.append({"value": value, "keys": keys, **figures})
+        place = best(candidates, metric=self.tuning.metric, accuracy_lost=self.tuning.accuracy_lost)
         self.steps.append(
             {
                 "setting": setting.name,
                 "of": list(setting.of),
-                "candidates": [_plain(one) for one in told],
+                "candidates": [_replace_nan(candidate) for candidate in candidates],
                 "chosen": setting.values[place],
             }
         )
@@ -180,18 +182,18 @@ class _Search:
                 "rule": f"{self.tuning.rule} of validation rows",
                 "question": self.question,
                 "candidates": self.steps,
-                "chosen": _result_settings(self.config),
-                "keys": [spec.key for spec in self.final()],
+                "chosen": _list_settings(self.config),
+                "keys": [spec.key for spec in self.final_specs()],
             },
         )
 
-    def final(self) -> list[Spec]:
-        """The suite's runs of this method and case, with the settings that were found."""
+    def final_specs(self) -> list[Spec]:
+        """Return the suite's runs of this method and case, with the chosen settings."""
         return [
             replace(spec, config=self.config.changed(seed=spec.config.seed)) for spec in self.specs
         ]
 
-    def _tried(self) -> list[tuple[Any, list[Spec]]]:
+    def _list_tried(self) -> list[tuple[Any, list[Spec]]]:
         setting = self.left[0]
         configs = [(value, setting.put(self.config, value)) for value in setting.values]
         return [
@@ -203,34 +205,34 @@ class _Search:
         return replace(self.specs[0], config=config, sealed=True)
 
 
-def _plain(candidate: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: a failed candidate's figures are null."""
+def _replace_nan(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace NaN, which JSON lacks, by None."""
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value
         for name, value in candidate.items()
     }
 
 
-def _groups(suite: Suite) -> dict[tuple[str, str], list[Spec]]:
-    """Runs that differ in their seed alone, by method and settings."""
-    found: dict[tuple[str, str], list[Spec]] = {}
+def _group_runs(suite: Suite) -> dict[tuple[str, str], list[Spec]]:
+    """Group runs that differ in their seed alone, by method and settings."""
+    groups: dict[tuple[str, str], list[Spec]] = {}
     for method, spec in suite.specs:
-        found.setdefault((method, canonical_json(_result_settings(spec.config))), []).append(spec)
-    return found
+        groups.setdefault((method, canonical_json(_list_settings(spec.config))), []).append(spec)
+    return groups
 
 
-def _result_settings(config: Config) -> dict[str, Any]:
-    """What decides a run's result, less its seed."""
-    found = config.to_dict()
-    return {key: found[key] for key in found if key != "seed" and key not in OF_THE_MACHINE}
+def _list_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that decide a run's result, except its seed."""
+    settings = config.to_dict()
+    return {key: settings[key] for key in settings if key != "seed" and key not in OF_THE_MACHINE}
 
 
-def _chosen(suite: Suite, searches: Sequence[_Search]) -> Suite:
-    """The suite's runs in their order, each with its group's choice."""
+def _apply_choices(suite: Suite, searches: Sequence[_Search]) -> Suite:
+    """Return the suite with each group's choice; runs keep their order."""
     replaced = {
         (search.method, old.key): new
         for search in searches
-        for old, new in zip(search.specs, search.final(), strict=True)
+        for old, new in zip(search.specs, search.final_specs(), strict=True)
     }
     specs = tuple(
         (method, replaced[method, spec.key])

@@ -1,4 +1,4 @@
-"""Predictions stored in half precision, in which no predicted class changes."""
+"""Store predictions in half precision, without a change of any predicted class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.core.files import write_file
 from calibrant.predictions import Predictions
 
@@ -17,10 +17,10 @@ from calibrant.predictions import Predictions
 def to_half(predictions: Predictions) -> Predictions:
     """Return logits in float16, each row less its largest, which is then exactly 0.
 
-    So the numbers that decide, those near the largest, are small and keep their digits: a
-    distance d from the largest is wrong by at most d/2048, and no other class becomes the
-    largest. The largest logit itself is lost; `halve_files` keeps it beside. Logits below
-    −65,504 are held there; their probability is 0.
+    Logits near the largest become small numbers, which keep their digits: a distance d from the
+    largest is wrong by at most d/2048, and the predicted class stays. The largest logit itself is
+    lost; `halve_files` keeps it in a second file. Logits below −65,504 are set to it; their
+    probability is 0.
     """
     scores = torch.as_tensor(predictions.in_memory().array).float()
     less = scores - scores.amax(1, keepdim=True)
@@ -31,7 +31,7 @@ def to_half(predictions: Predictions) -> Predictions:
 
 
 def largest_path(path: Path) -> Path:
-    """Return where the largest logit of each row is, for predictions in half precision."""
+    """Return the file of each row's largest logit, for predictions in half precision."""
     return path.with_name(f"{path.stem}-largest.npy")
 
 
@@ -48,9 +48,9 @@ def halve_files(folder: Path) -> None:
 
 
 def read_whole(path: Path) -> Predictions:
-    """Read predictions as they were before `halve_files`, but for rounding.
+    """Read predictions as they were before `halve_files`, except for rounding.
 
-    Those that were halved are in double precision, so that near ties stay apart.
+    Halved predictions are returned in double precision, so that near ties stay apart.
     """
     predictions = Predictions.read(path)
     scores, beside = torch.as_tensor(predictions.array), largest_path(path)
@@ -62,7 +62,7 @@ def read_whole(path: Path) -> Predictions:
 
 def needs_whole(text: str) -> bool:
     """Return whether a calibrator depends on the largest logit of a row."""
-    return texts.parse(text)[0] in ("class_temperature", "parameterized_temperature")
+    return calibrator_text.parse(text)[0] in ("class_temperature", "parameterized_temperature")
 
 
 def is_whole(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A result is a row: which run, which part of it, after which calibrator, which figure."""
+"""The rows of a store: run, part, calibrator, metric and value."""
 
 from __future__ import annotations
 
@@ -7,58 +7,40 @@ import math
 import platform
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_type_hints
 
 from calibrant._version import __version__
 from calibrant.bench.suite.spec import Spec
 from calibrant.training.config import Config
 
-# Columns and their Arrow types.
-SCHEMA = {
-    "key": "string",
-    "data": "string",
-    "model": "string",
-    "loss": "string",
-    "recipe": "string",
-    "recipe_options": "string",  # JSON
-    "long_tail": "float64",  # NaN: none
-    "epochs": "int64",
-    "seed": "int64",
-    "config": "string",  # JSON, every setting
-    "part": "string",  # train, validation, test, test:fog:3, ood:cifar100, validation@12, run
-    "calibrator": "string",  # none, or as the suite writes it
-    "metric": "string",
-    "value": "float64",
-    "seconds": "float64",  # of fitting the calibrator; NaN: nothing was fitted
-    "rows": "int64",
-    "version": "string",
-    "machine": "string",
-    "written": "string",  # UTC, to the microsecond, so that text order is time order
-}
-
 
 class Row(TypedDict):
-    """One figure of one run."""
+    """A figure of a run."""
 
     key: str
     data: str
     model: str
     loss: str
     recipe: str
-    recipe_options: str
-    long_tail: float
+    recipe_options: str  # JSON
+    long_tail: float  # NaN: none
     epochs: int
     seed: int
-    config: str
-    part: str
-    calibrator: str
+    config: str  # JSON, every setting
+    part: str  # train, validation, test, test:fog:3, ood:cifar100, validation@12, run
+    calibrator: str  # none, or as the suite writes it
     metric: str
     value: float
-    seconds: float
+    seconds: float  # of fitting the calibrator; NaN: nothing was fitted
     rows: int
     version: str
     machine: str
-    written: str
+    written: str  # UTC, to the microsecond, so that text order is time order
+
+
+ARROW = {str: "string", float: "float64", int: "int64"}
+# Columns and their Arrow types.
+SCHEMA = {name: ARROW[kind] for name, kind in get_type_hints(Row).items()}
 
 
 def make_row(
@@ -71,7 +53,7 @@ def make_row(
     seconds: float = math.nan,
     rows: int = 0,
 ) -> Row:
-    """A row of a run, its settings and the time filled in."""
+    """Make a row of a run, with its settings and the time."""
     config = spec.config
     return Row(
         key=spec.key,
@@ -97,12 +79,12 @@ def make_row(
 
 
 def now() -> str:
-    """The time, UTC, as rows write it."""
+    """Return the time, UTC, as rows have it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def machine(config: Config) -> str:
-    """What the run was made on: the GPU's name, or the kind of processor."""
+    """Return the name of the GPU, or the kind of processor."""
     return _machine(config.device)
 
 
@@ -116,8 +98,8 @@ def _machine(device: str) -> str:
 
 
 def _settings(spec: Spec) -> str:
-    found: dict[str, Any] = spec.config.to_dict()
-    found.pop("data_folder")  # of the machine, and nobody else's business
+    settings: dict[str, Any] = spec.config.to_dict()
+    settings.pop("data_folder")  # private to the machine
     if spec.logits is not None:
-        found["logits"] = spec.logits
-    return json.dumps(found, sort_keys=True)
+        settings["logits"] = spec.logits
+    return json.dumps(settings, sort_keys=True)

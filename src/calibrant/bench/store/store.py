@@ -1,7 +1,7 @@
-"""The results: Parquet files in a folder, only ever added to, merged by copying files.
+"""The store of results: Parquet files in a folder, which is merged by copying files.
 
-A file's name holds the digest of its content, so that a damaged one is known by sight: it is
-set aside, and the run it was about counts as not measured.
+Files are added, never changed. A file's name has the digest of its content: a damaged file is
+renamed, and its run counts as not measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.bench.run.locks import locked
+from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.store.rows import SCHEMA, Row
 from calibrant.bench.suite.spec import FAILED, MARK, SECONDS
 from calibrant.core.errors import InputError
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 IDENTITY = ["key", "part", "calibrator", "metric"]
 NUMBERS = ("value", "seconds")  # columns that hardly repeat
-# (part, calibrator, metric) of rows that say what was measured, with their time and value.
+# (part, calibrator, metric) of rows that record measurements, with their time and value.
 Marks = dict[tuple[str, ...], tuple[str, float]]
-ALL = "all"  # in the place of a key, in the name of a file of many runs
+ALL = "all"  # in place of a key, in the name of a file with many runs
 
 
 class Store:
@@ -42,14 +42,14 @@ class Store:
         self._whole: tuple[list[str], pd.DataFrame] | None = None
 
     def add(self, key: str, rows: Sequence[Row] | Sequence[Mapping[str, Any]]) -> Path:
-        """Write rows of one run, all or none, as a new file."""
+        """Write rows of a run, all or none, as a new file."""
         strange = {str(row["key"]) for row in rows} - {key}
         if strange or not rows:
             raise InputError(f"rows of run {key} expected, found {sorted(strange) or 'none'}")
         return self._write(key, _table(rows))
 
     def frame(self) -> pd.DataFrame:
-        """Every result; of those of one figure the latest written."""
+        """Return all results; of repeated results the latest."""
         read = dict(self._read())
         names = [path.name for path in read]
         if self._whole is None or self._whole[0] != names:
@@ -57,47 +57,49 @@ class Store:
         return self._whole[1].copy()
 
     def done(self, key: str) -> set[tuple[str, str]]:
-        """The (part, calibrator) pairs marked as measured."""
-        found: set[tuple[str, str]] = set()
+        """Return the (part, calibrator) pairs of a run marked as measured."""
+        pairs: set[tuple[str, str]] = set()
         for path in self.files():
             if path.name.startswith((f"{key}-", f"{ALL}-")):
-                told = self._marks_of(path).get(key, {})
-                found |= {(part, calibrator) for part, calibrator, metric in told if metric == MARK}
-        return found
+                marks = self._read_marks(path).get(key, {})
+                pairs |= {
+                    (part, calibrator) for part, calibrator, metric in marks if metric == MARK
+                }
+        return pairs
 
     def failed(self) -> dict[str, list[str]]:
-        """By run, the marks of measurements that could not be made when last tried."""
+        """Return the marks of measurements that failed when last tried, by run."""
         last: dict[str, dict[str, tuple[str, float]]] = {}
         for path in self.files():
-            for key, told in self._marks_of(path).items():
-                for (_, mark, metric), row in told.items():
+            for key, marks in self._read_marks(path).items():
+                for (_, mark, metric), row in marks.items():
                     if metric == FAILED:
                         before = last.setdefault(key, {}).get(mark, row)
                         last[key][mark] = max(before, row)
-        found = {
-            key: [mark for mark, (_, bad) in told.items() if bad] for key, told in last.items()
+        failed = {
+            key: [mark for mark, (_, bad) in marks.items() if bad] for key, marks in last.items()
         }
-        return {key: marks for key, marks in found.items() if marks}
+        return {key: marks for key, marks in failed.items() if marks}
 
     def files(self) -> list[Path]:
-        """The files, in order of name; hidden ones and those set aside are none."""
-        found = self.folder.glob("*.parquet")
-        return sorted(path for path in found if not path.name.startswith("."))
+        """Return the files in order of name, without hidden and renamed ones."""
+        paths = self.folder.glob("*.parquet")
+        return sorted(path for path in paths if not path.name.startswith("."))
 
     def take(self, other: Store | str | os.PathLike[str]) -> int:
-        """Copy another store's files; the number of those that were new here."""
+        """Copy another store's files; return the number of new files."""
         source = other if isinstance(other, Store) else Store(other)
         count = 0
         for path in source.files():
-            content = source._content(path)
+            content = source._read_content(path)
             if content is not None:
                 count += self.take_file(path.name, content)
         return count
 
     def take_file(self, name: str, content: bytes) -> bool:
-        """Take in one file of another store; whether it is whole and was not here before."""
+        """Copy a file of another store; return whether it is whole and new."""
         if not _is_whole(name, content):
-            warnings.warn(f"{name} is damaged where it comes from: not taken", stacklevel=2)
+            warnings.warn(f"{name} is damaged at its source, and was not copied", stacklevel=2)
             return False
         target = self.folder / name
         if target.is_file():
@@ -107,17 +109,17 @@ class Store:
         return True
 
     def compact(self, *, light: bool = False) -> Path | None:
-        """One file of many. A kill at any moment leaves every row in at least one file.
+        """Join all files into one; a kill meanwhile loses no row.
 
-        ``light`` keeps figures in single precision and one time a run, its last: about a third
-        of the bytes, for results that are published.
+        With ``light``, figures have single precision and every run a single time, its last. This
+        takes about a third of the bytes, for results that are published.
         """
-        with locked(self.folder / ".compact.lock", wait=True):
+        with hold_lock(self.folder / ".compact.lock", wait=True):
             read = list(self._read())
             if len(read) < 2 and not (read and light):
                 return None
             frame = _frame([table for _, table in read])
-            target = self._write(ALL, _to_table(_lightened(frame) if light else frame))
+            target = self._write(ALL, _to_table(_lighten(frame) if light else frame))
             for path, _ in read:
                 if path != target:
                     path.unlink(missing_ok=True)
@@ -140,39 +142,39 @@ class Store:
 
     def _read(self) -> Iterator[tuple[Path, Any]]:
         for path in self.files():
-            table = self._table_of(path)
+            table = self._read_table(path)
             if table is not None:
                 yield path, table
 
-    def _table_of(self, path: Path) -> Any | None:
+    def _read_table(self, path: Path) -> Any | None:
         if path.name not in self._tables:
-            content = self._content(path)
+            content = self._read_content(path)
             if content is None:
                 return None
-            self._tables[path.name] = _parsed(content)
+            self._tables[path.name] = _parse_file(content)
         return self._tables[path.name]
 
-    def _marks_of(self, path: Path) -> dict[str, Marks]:
-        """By run, what a file says was measured, or could not be."""
+    def _read_marks(self, path: Path) -> dict[str, Marks]:
+        """Return the marks of a file by run, both of finished and of failed measurements."""
         if path.name not in self._marks:
-            table = self._table_of(path)
+            table = self._read_table(path)
             if table is None:
                 return {}
             import pyarrow
             import pyarrow.compute as compute
 
-            found: dict[str, Marks] = {}
-            said = compute.is_in(table.column("metric"), pyarrow.array([MARK, FAILED]))
+            by_key: dict[str, Marks] = {}
+            is_mark = compute.is_in(table.column("metric"), pyarrow.array([MARK, FAILED]))
             columns = ["key", "part", "calibrator", "metric", "written", "value"]
-            for row in table.select(columns).filter(said).to_pylist():
+            for row in table.select(columns).filter(is_mark).to_pylist():
                 key, *place, written, value = row.values()
-                told, here = found.setdefault(key, {}), (written, value)
-                told[tuple(place)] = max(told.get(tuple(place), here), here)
-            self._marks[path.name] = found
+                marks, here = by_key.setdefault(key, {}), (written, value)
+                marks[tuple(place)] = max(marks.get(tuple(place), here), here)
+            self._marks[path.name] = by_key
         return self._marks[path.name]
 
-    def _content(self, path: Path) -> bytes | None:
-        """A file's bytes; None of one that is gone (compacted meanwhile) or damaged."""
+    def _read_content(self, path: Path) -> bytes | None:
+        """Read a file; None if it is gone (compacted meanwhile) or damaged."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -197,19 +199,19 @@ def _digest(content: bytes) -> str:
 
 def _is_whole(name: str, content: bytes) -> bool:
     key, _, digest = name.removesuffix(".parquet").rpartition("-")
-    return bool(key) and digest == _digest(content) and _parsed(content) is not None
+    return bool(key) and digest == _digest(content) and _parse_file(content) is not None
 
 
-def _parsed(content: bytes) -> Any | None:
-    """The table, in our columns; None of what is none, such as one of other columns."""
+def _parse_file(content: bytes) -> Any | None:
+    """Parse a table with the columns of `SCHEMA`; None if it has others, or is no table."""
     import pyarrow
     import pyarrow.parquet as parquet
 
     try:
-        # One thread: a file is small, and a process may have been forked from one with threads.
+        # A single thread, because a forked process must not start pyarrow's threads.
         with parquet.ParquetFile(io.BytesIO(content), pre_buffer=False) as file:
-            found = file.read(use_threads=False)
-        return found.select(list(SCHEMA)).cast(_schema())
+            table = file.read(use_threads=False)
+        return table.select(list(SCHEMA)).cast(_schema())
     except (pyarrow.ArrowException, OSError, KeyError, ValueError):
         return None
 
@@ -227,7 +229,9 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Any:
     for row in rows:
         if set(row) != set(SCHEMA):
             odd = sorted(set(row) ^ set(SCHEMA))
-            raise InputError(f"a row has the columns {', '.join(SCHEMA)}; not so here: {odd}")
+            raise InputError(
+                f"a row has the columns {', '.join(SCHEMA)}; missing or unknown here: {odd}"
+            )
         for name, values in columns.items():
             values.append(row[name])
     return pyarrow.table(columns, schema=_schema())
@@ -239,9 +243,9 @@ def _to_table(frame: pd.DataFrame) -> Any:
     return pyarrow.Table.from_pandas(frame, schema=_schema(), preserve_index=False)
 
 
-def _lightened(frame: pd.DataFrame) -> pd.DataFrame:
+def _lighten(frame: pd.DataFrame) -> pd.DataFrame:
     single = {name: frame[name].astype("float32").astype("float64") for name in NUMBERS}
-    # When a run ended says with what others it shared a machine.
+    # These times say which runs shared a machine.
     timed = frame["metric"].isin((SECONDS, "train_seconds"))
     last = frame.groupby("key")["written"].transform("max").where(~timed, frame["written"])
     return frame.assign(**single, written=last)
@@ -252,7 +256,7 @@ def _frame(tables: Sequence[Any]) -> pd.DataFrame:
 
     whole = pyarrow.concat_tables([_schema().empty_table(), *tables])
     frame: pd.DataFrame = whole.to_pandas()
-    # Equal times are put in order by value, so that no order of files decides.
+    # Equal times are ordered by value, so that the order of files does not matter.
     frame = frame.sort_values(["written", *IDENTITY, "value"], kind="stable")
     frame = frame.drop_duplicates(IDENTITY, keep="last")
     return frame.sort_values(IDENTITY, kind="stable").reset_index(drop=True)

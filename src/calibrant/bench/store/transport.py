@@ -1,4 +1,4 @@
-"""Results that travel: one archive of a bench, and the merging of several."""
+"""Pack the results of a folder of runs into an archive, and merge results of others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from calibrant.bench.run import folder as run_folder
-from calibrant.bench.run.locks import locked
+from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench
 from calibrant.core.errors import InputError
 from calibrant.core.files import write_file
 
 ENDINGS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 _KEY = r"[0-9a-f]{16}"
-# What an archive may hold; whatever else is in one is left there.
+# Files that are taken from an archive; all others are ignored.
 _STORE = re.compile(r"store/([\w-]+\.parquet)")
 _FAILED = re.compile(rf"failed/({_KEY})\.json")
 _RUN = re.compile(rf"runs/({_KEY})/((?:predictions/)?[\w-]+\.\w+)")
@@ -32,10 +32,10 @@ _KINDS = {"results": "store/", "failed": "failed/", "choices": "choices/"}
 def pack(
     out: str | os.PathLike[str], archive: str | os.PathLike[str], *, predictions: bool = False
 ) -> dict[str, int]:
-    """The store and the small files of ended runs as one tar file, all or nothing.
+    """Pack the store and the small files of finished runs into a tar file, all or nothing.
 
-    It may be made while runs are made: each file in it is whole. ``predictions`` takes along
-    those that were kept.
+    Runs may be made meanwhile: each file in the archive is whole. With ``predictions``, kept
+    predictions are packed too. Returns counts of what was packed.
     """
     folder, target = Path(out), Path(archive)
     mode = next((how for end, how in ENDINGS.items() if target.name.endswith(end)), None)
@@ -47,9 +47,9 @@ def pack(
         raise InputError(f"{target}: the folder {target.parent} does not exist")
     sink = io.BytesIO()
     counts = {"results": 0, "runs": 0, "failed": 0, "choices": 0}
-    # Runs first: a run that ends meanwhile has its rows, at worst, without its folder.
+    # Runs first: a run that ends meanwhile has, at worst, rows without a folder.
     with tarfile.open(fileobj=sink, mode=mode) as tar:  # type: ignore[call-overload]
-        for name, content in _contents(folder, predictions=predictions):
+        for name, content in _list_contents(folder, predictions=predictions):
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
@@ -60,18 +60,18 @@ def pack(
     return {**counts, "bytes": len(sink.getvalue())}
 
 
-def _contents(folder: Path, *, predictions: bool) -> Iterator[tuple[str, bytes]]:
-    """Files of a bench that travel: name and content."""
+def _list_contents(folder: Path, *, predictions: bool) -> Iterator[tuple[str, bytes]]:
+    """Give the name and content of each file to pack."""
     bench = Bench(folder)
     for path in sorted((folder / "runs").glob("*/")):
         if re.fullmatch(_KEY, path.name):
-            found = run_folder.portable(bench.folder(path.name), predictions=predictions)
-            yield from ((f"runs/{path.name}/{name}", one) for name, one in found.items())
+            files = run_folder.read_portable(bench.folder(path.name), predictions=predictions)
+            yield from ((f"runs/{path.name}/{name}", content) for name, content in files.items())
     noted = [
         path for kind in ("failed", "choices") for path in sorted((folder / kind).glob("*.json"))
     ]
     for path in [*bench.store.files(), *noted]:
-        with suppress(FileNotFoundError):  # compacted, or tried again, meanwhile
+        with suppress(FileNotFoundError):  # removed meanwhile
             yield f"{path.parent.name}/{path.name}", path.read_bytes()
     with suppress(FileNotFoundError):
         yield _SUITE, (folder / _SUITE).read_bytes()
@@ -81,17 +81,18 @@ def merge(
     sources: list[str | os.PathLike[str]] | list[str] | list[Path],
     into: str | os.PathLike[str],
 ) -> dict[str, int]:
-    """Take in benches: folders, archives of `pack`, or bare folders of Parquet files.
+    """Merge folders of runs, archives of `pack`, or folders of Parquet files.
 
-    Nothing that is here is changed, but a run that is unfinished here and ended there.
+    Existing results stay; unfinished runs are replaced by finished ones. Returns counts of what
+    was new.
     """
     bench = Bench(Path(into).absolute())
     counts = {"results": 0, "runs": 0, "failed": 0, "choices": 0}
     for source in sources:
-        found = dict(_read(Path(source)))
-        if not found:
+        files = dict(_read(Path(source)))
+        if not files:
             raise InputError(f"{source}: holds no results")
-        _take(found, bench, counts)
+        _take_files(files, bench, counts)
     return counts
 
 
@@ -99,7 +100,7 @@ def _read(source: Path) -> Iterator[tuple[str, bytes]]:
     if source.is_dir():
         inside = (source / "store").is_dir() or (source / "runs").is_dir()
         if inside:
-            yield from _contents(source, predictions=True)
+            yield from _list_contents(source, predictions=True)
         for path in [] if inside else sorted(source.glob("*.parquet")):
             yield f"store/{path.name}", path.read_bytes()
         return
@@ -112,14 +113,14 @@ def _read(source: Path) -> Iterator[tuple[str, bytes]]:
     except FileNotFoundError:
         raise InputError(f"{source}: there is no such file or folder") from None
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise InputError(f"{source}: no archive of a bench, or a damaged one: {error}") from None
+        raise InputError(f"{source}: not an archive of results, or damaged: {error}") from None
 
 
-def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None:
+def _take_files(contents: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None:
     store = bench.store
     runs: dict[str, dict[str, bytes]] = {}
     failed: dict[str, bytes] = {}
-    for name, content in found.items():
+    for name, content in contents.items():
         if fits := _STORE.fullmatch(name):
             counts["results"] += store.take_file(fits[1], content)
         elif fits := _RUN.fullmatch(name):
@@ -134,7 +135,7 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
     for key, files in runs.items():
         counts["runs"] += _take_run(bench, key, files)
     for key, content in failed.items():
-        path = bench.failure(key)
+        path = bench.failure_path(key)
         if not path.exists() and not store.done(key):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, content)
@@ -142,24 +143,24 @@ def _take(found: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None
 
 
 def _is_safe(suite: bytes) -> bool:
-    """Whether reading a suite runs no code: else looking at results of others would."""
+    """Return whether a suite has no plugins: looking at others' results must run no code."""
     from calibrant.bench.suite.schema import read_yaml
 
     try:
         named = read_yaml(suite.decode(), _SUITE).get("plugins")
     except (InputError, UnicodeDecodeError):
-        return True  # it cannot be read at all
+        return True  # unreadable
     if named:
         warnings.warn(
-            f"the suite there has plugins ({named}), which are code: it is not taken. Name your "
-            "own with --suite to look at its results",
+            f"the merged suite has plugins ({named}), which are code, and is not copied. Name your "
+            "own suite with --suite to see its results",
             stacklevel=4,
         )
     return not named
 
 
 def _take_choice(path: Path, content: bytes) -> bool:
-    """What was chosen there, where nothing is here: a choice once made stands."""
+    """Copy a choice unless there is one; return whether it was new."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,9 +169,9 @@ def _take_choice(path: Path, content: bytes) -> bool:
 
 
 def _take_run(bench: Bench, key: str, files: dict[str, bytes]) -> bool:
-    """An ended run's files, where there is none here; the folder appears whole."""
+    """Copy a finished run's files unless there is one; return whether it was new."""
     folder = bench.folder(key)
-    with locked(bench.lock(key)) as ours:
+    with hold_lock(bench.lock_path(key)) as ours:
         if not ours or (folder / "run.json").is_file():
             return False
         made = folder.with_name(f".{key}.tmp")

@@ -1,4 +1,4 @@
-"""The words of a suite file: what they may be, and the runs they come to."""
+"""Expand a suite file into runs, and check the names it uses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
+from calibrant.bench.calibrator_text import add_sources
 from calibrant.bench.suite.after_names import LATE
 from calibrant.bench.suite.former import store_calibrator, store_measurement, store_settings
 from calibrant.bench.suite.key import canonical_json
@@ -21,7 +22,6 @@ from calibrant.bench.suite.schema import (
     check_settings,
 )
 from calibrant.bench.suite.spec import KEEPS, Spec
-from calibrant.bench.texts import with_sources
 from calibrant.core.errors import InputError, no_such
 from calibrant.core.method_text import merge_options
 from calibrant.core.registry import version
@@ -67,7 +67,9 @@ def _list_methods(file: SuiteFile) -> dict[str, dict[str, Any]]:
 def _list_cases(file: SuiteFile) -> Iterator[dict[str, Any]]:
     """Give every combination of the grid with each of the cases, or of the files of logits."""
     grid = {name: values for name, values in file.grid.items() if name != "cases"}
-    cases = [check_settings(one) for one in _list(file.grid.get("cases", file.cases), "cases")]
+    cases = [
+        check_settings(entry) for entry in _as_list(file.grid.get("cases", file.cases), "cases")
+    ]
     files = [_read_logits(entry) for entry in file.logits or ()]
     for case, logits in itertools.product(cases or [{}], files or [{}]):
         for values in itertools.product(*grid.values()):
@@ -98,23 +100,23 @@ def _read_logits(entry: Any) -> dict[str, Any]:
 
 
 def _holds(condition: Mapping[str, Any], settings: Mapping[str, Any], method: str) -> bool:
-    """Whether each setting is the one named, or one of those named."""
-    recipe, options = _recipe(settings)
+    """Return whether each setting has the value, or one of the values, of the condition."""
+    recipe, options = _parse_recipe(settings)
     seen = {**settings, "method": method, "recipe": recipe, "recipe_options": options}
     for name, value in condition.items():
         wanted = value if isinstance(value, list) else [value]
-        if name == "recipe":  # by name alone, or with just these options
-            texts = [_recipe({"recipe": one}) for one in wanted]
-            if all(one not in ((recipe, {}), (recipe, options)) for one in texts):
+        if name == "recipe":  # matches by name alone, or with exactly these options
+            texts = [_parse_recipe({"recipe": text}) for text in wanted]
+            if all(named not in ((recipe, {}), (recipe, options)) for named in texts):
                 return False
-        elif seen.get(name, _default(name)) not in wanted:
+        elif seen.get(name, _default_of(name)) not in wanted:
             return False
     return True
 
 
-def _recipe(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A recipe's name and its options, those in its text among them."""
-    named = str(settings.get("recipe", _default("recipe")))
+def _parse_recipe(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a recipe's name and its options, including those in its text."""
+    named = str(settings.get("recipe", _default_of("recipe")))
     options = settings.get("recipe_options") or {}
     return (
         merge_options(named, options, kind="recipe") if isinstance(options, dict) else (named, {})
@@ -122,17 +124,17 @@ def _recipe(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @lru_cache
-def _default(name: str) -> Any:
+def _default_of(name: str) -> Any:
     return getattr(Config(), name, None)
 
 
 def _make_spec(settings: dict[str, Any]) -> Spec:
     given = dict(settings)
     texts = canonical_json(given.pop("calibrators", []))
-    calibrators = _calibrators(texts, str(given.get("data", _default("data"))), version())
-    after = tuple(_after(one) for one in _list(given.pop("after", []), "after"))
-    for one in after:
-        _check_after(*one, version())
+    calibrators = _parse_calibrators(texts, str(given.get("data", _default_of("data"))), version())
+    after = tuple(_parse_after(entry) for entry in _as_list(given.pop("after", []), "after"))
+    for entry in after:
+        _check_after(*entry, version())
     keep = given.pop("keep", KEEPS[0])
     logits = given.pop("logits", None)
     config = store_settings(Config.of(given))
@@ -153,25 +155,25 @@ def _check_after(name: str, options: str, known: int) -> None:
     check_after(name, json.loads(options))
 
 
-def _after(found: Any) -> tuple[str, str]:
-    """``shift``, or ``shift: {severities: [1, 3]}``, as (name, options in JSON)."""
-    if isinstance(found, str):
-        found = {found: None}
-    if isinstance(found, dict) and len(found) == 1:
-        ((name, options),) = found.items()
+def _parse_after(entry: Any) -> tuple[str, str]:
+    """Read ``shift`` or ``shift: {severities: [1, 3]}`` as (name, options in JSON)."""
+    if isinstance(entry, str):
+        entry = {entry: None}
+    if isinstance(entry, dict) and len(entry) == 1:
+        ((name, options),) = entry.items()
         if options is None or isinstance(options, dict):
             stored = store_measurement(str(name), options or {})
-            return str(name), canonical_json(with_sources(stored))
-    raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {found!r}")
+            return str(name), canonical_json(add_sources(stored))
+    raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {entry!r}")
 
 
 @lru_cache(maxsize=1024)
-def _calibrators(found: str, data: str, known: int) -> tuple[str, ...]:
-    """Each spelled one way, ``argmax_preserving`` written out."""
-    from calibrant.bench.texts import expanded, make
+def _parse_calibrators(entries: str, data: str, known: int) -> tuple[str, ...]:
+    """Return normalised calibrators, with ``argmax_preserving`` written out."""
+    from calibrant.bench.calibrator_text import expand_calibrators, make
 
-    texts = [str(one) for one in _list(json.loads(found), "calibrators")]
-    names = expanded(
+    texts = [str(entry) for entry in _as_list(json.loads(entries), "calibrators")]
+    names = expand_calibrators(
         map(store_calibrator, texts), dense=data == "camvid" or data.startswith("dense:")
     )
     for name in names:
@@ -180,7 +182,7 @@ def _calibrators(found: str, data: str, known: int) -> tuple[str, ...]:
 
 
 def check_names(config: Config) -> None:
-    """An error before the first run, where a name is one nobody has."""
+    """Raise an error, before the first run, for an unknown name in the settings."""
     options = json.dumps(config.recipe_options, sort_keys=True, default=str)
     _check_names(config.data, config.model, config.loss, config.recipe, options, version())
 
@@ -195,7 +197,7 @@ def _check_names(data: str, model: str, loss: str, recipe: str, options: str, kn
     if model not in models.available():
         raise no_such("model", model, models.available())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a loss that warns of its options does so when trained
+        warnings.simplefilter("ignore")  # the warning comes when it is trained
         made = losses.get(loss, num_samples=2)
     check_targets(recipes.get(recipe, **json.loads(options)), made)
 
@@ -208,9 +210,9 @@ def _check_data(name: str) -> None:
         raise no_such("data set", name, available())
 
 
-def _list(found: Any, where: str) -> list[Any]:
-    if found is None:
+def _as_list(value: Any, where: str) -> list[Any]:
+    if value is None:
         return []
-    if not isinstance(found, list):
-        raise InputError(f"{where} is a list, found {found!r}")
-    return found
+    if not isinstance(value, list):
+        raise InputError(f"{where} is a list, found {value!r}")
+    return value

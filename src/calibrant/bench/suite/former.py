@@ -67,29 +67,33 @@ OF_CALIBRATORS: dict[str, Changes] = {
 
 
 def _add_former(changes: Changes, options: Mapping[str, Any]) -> tuple[list[str], Options]:
-    """Stored to trained."""
-    omitted = [one for one in changes if one.option not in options and one.matters(options)]
-    return [], {one.option: one.former for one in omitted}
+    """Edit stored options into those to train with."""
+    omitted = [
+        change for change in changes if change.option not in options and change.matters(options)
+    ]
+    return [], {change.option: change.former for change in omitted}
 
 
 def _drop_former(changes: Changes, options: Mapping[str, Any]) -> tuple[list[str], Options]:
-    """Trained to stored."""
-    said = [one for one in changes if one.option in options]
-    return [one.option for one in said if options[one.option] == one.former], {}
+    """Edit options to train with into stored ones."""
+    written = [change for change in changes if change.option in options]
+    return [change.option for change in written if options[change.option] == change.former], {}
 
 
 def _add_current(changes: Changes, options: Mapping[str, Any]) -> tuple[list[str], Options]:
-    """From a suite to stored."""
-    omitted = [one for one in changes if one.option not in options and one.matters(options)]
-    return _drop_former(changes, options)[0], {one.option: one.current for one in omitted}
+    """Edit a suite's options into stored ones."""
+    omitted = [
+        change for change in changes if change.option not in options and change.matters(options)
+    ]
+    return _drop_former(changes, options)[0], {change.option: change.current for change in omitted}
 
 
 def _drop_current(changes: Changes, options: Mapping[str, Any]) -> tuple[list[str], Options]:
-    """Stored to a suite."""
-    known = [one for one in changes if one.matters(options)]
-    said = [one for one in known if one.option in options]
-    former = {one.option: one.former for one in known if one.option not in options}
-    return [one.option for one in said if options[one.option] == one.current], former
+    """Edit stored options into a suite's."""
+    known = [change for change in changes if change.matters(options)]
+    written = [change for change in known if change.option in options]
+    former = {change.option: change.former for change in known if change.option not in options}
+    return [change.option for change in written if options[change.option] == change.current], former
 
 
 def train_settings(config: Config) -> Config:
@@ -109,13 +113,13 @@ def store_settings(config: Config) -> Config:
 
 def describe_former(config: Config) -> str:
     """Name the former defaults that stored settings mean; '' if there are none."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for name, changes, options in _list_methods(config):
-        for one in changes:
-            if one.option not in options and one.matters(options):
-                said = f"{one.former!r}*{name}" if one.option == "beta" else None
-                found[said or f"{one.option}={one.former!r}"] = None
-    return ", ".join(found)
+        for change in changes:
+            if change.option not in options and change.matters(options):
+                weighted = f"{change.former!r}*{name}" if change.option == "beta" else None
+                texts[weighted or f"{change.option}={change.former!r}"] = None
+    return ", ".join(texts)
 
 
 def _list_methods(config: Config) -> Iterator[tuple[str, Changes, Options]]:
@@ -203,6 +207,6 @@ def store_measurement(name: str, options: Mapping[str, Any]) -> Options:
     own = dict(options)
     for key in ("calibrators", "then"):
         if isinstance(texts := own.get(key), Iterable) and not isinstance(texts, str):
-            own[key] = [store_calibrator(one) if isinstance(one, str) else one for one in texts]
+            own[key] = [store_calibrator(text) if isinstance(text, str) else text for text in texts]
     drop, add = _add_current(OF_CALIBRATORS.get(name, ()), own)
     return {key: value for key, value in own.items() if key not in drop} | add

@@ -1,4 +1,4 @@
-"""The key of a run: 16 digits that depend on the settings that decide its result."""
+"""Compute the key of a run: 16 hexadecimal digits of the settings that decide its result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from calibrant.bench.suite.sources import list_sources
 from calibrant.core.errors import InputError
 from calibrant.training.config import Config
 
-FORMAT = 1  # of the key; another one makes every run a new run
-# Settings that say where and how a run is made, not what comes out of it.
+FORMAT = 1  # changing it makes every run a new run
+# Settings that decide where and how a run is made, not its result.
 OF_THE_MACHINE = (
     "data_folder",
     "download",
@@ -23,20 +23,20 @@ OF_THE_MACHINE = (
     "checkpoint_every",
     "compile",
 )
-# Settings that came after the first keys, with the value that older runs had: left out of the
-# key at that value, so that runs made before keep theirs.
+# Settings added after the first keys, with the value that older runs had: keys leave them out at
+# that value, so that older runs keep their keys.
 ADDED: dict[str, Any] = {"head": None}
 
 
 def key_of(config: Config, *, logits: str | tuple[str, str] | None = None) -> str:
-    """The key of a run: the same on every machine, whatever is measured of it."""
+    """Return a run's key: the same on every machine, whatever is measured."""
     settings = result_settings(key_settings(config).to_dict())
-    told: dict[str, Any] = {"format": FORMAT, "settings": settings}
+    content: dict[str, Any] = {"format": FORMAT, "settings": settings}
     if logits is not None:
-        told["logits"] = logits
-    elif sources := list_sources(config):  # of plugins it is trained with, whatever its names say
-        told["plugins"] = sources
-    return hashlib.sha256(canonical_json(told).encode()).hexdigest()[:16]
+        content["logits"] = logits
+    elif sources := list_sources(config):  # of its plugins
+        content["plugins"] = sources
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
 
 
 def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON that depends on the value alone."""
+    """Return JSON that depends on the value alone."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InputError(f"a run's options are plain values, as JSON has them: {error}") from None
+        raise InputError(f"a run's options must be plain JSON values: {error}") from None

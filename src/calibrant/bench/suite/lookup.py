@@ -1,4 +1,4 @@
-"""Suites by name: those run in a folder, those of CALIBRANT_SUITES, and the package's own."""
+"""Find suites by name: in a folder of runs, in CALIBRANT_SUITES, and in the package."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from calibrant.core.errors import InputError, no_such
 VARIABLE = "CALIBRANT_SUITES"  # folders of suites, separated as in PATH
 SHIPPED = Path(__file__).parent / "shipped"
 COPIES = "suites"  # below a folder of runs: copies of the suites that were run there
-MARK = ".kept"  # a file that tells such a folder from one that somebody else made
+MARK = ".kept"  # a file in folders of copies; a folder without it is left alone
 
 
 def available(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
-    """List suites by name, with what each says about itself.
+    """List suites by name, with the description in each file.
 
     Args:
         folder: list the suites of this folder. Default: None, those of the folders in the
@@ -24,18 +24,18 @@ def available(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
     """
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"{folder}: there is no such folder")
-    found: dict[str, str] = {}
+    suites: dict[str, str] = {}
     for each in search_path() if folder is None else [Path(folder)]:
         for path in sorted(each.glob("*.yaml")):
             about = read_yaml(path.read_text(encoding="utf-8"), path.name).get("about", "")
-            found.setdefault(path.stem, str(about))
-    return found
+            suites.setdefault(path.stem, str(about))
+    return suites
 
 
 def search_path() -> list[Path]:
-    """Return the folders that suite names are looked up in, the first first."""
+    """Return the folders that suite names are looked up in, in order."""
     named = os.environ.get(VARIABLE, "").split(os.pathsep)
-    return [*(Path(one).expanduser() for one in named if one), SHIPPED]
+    return [*(Path(folder).expanduser() for folder in named if folder), SHIPPED]
 
 
 def find_path(suite: str | os.PathLike[str], out: Path | None = None) -> Path:
@@ -50,11 +50,11 @@ def find_path(suite: str | os.PathLike[str], out: Path | None = None) -> Path:
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         raise InputError(f"{path}: there is no such file")
     name, copy = str(suite), None if out is None else copy_path(out, str(suite))
-    places = [one / f"{path.name}.yaml" for one in search_path()]
+    places = [place_folder / f"{path.name}.yaml" for place_folder in search_path()]
     for place in [*([copy] if copy is not None else []), *places]:
         if place.is_file():
             return place
-    run_here = [] if copy is None else sorted(one.stem for one in copy.parent.glob("*.yaml"))
+    run_here = [] if copy is None else sorted(file.stem for file in copy.parent.glob("*.yaml"))
     raise no_such("suite", name, dict.fromkeys([*run_here, *available()]))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from calibrant.core.files import write_file
 from calibrant.core.plugins import Plugin, load_plugins
 
-FOLDER, INDEX = "plugins", "index.json"  # below the folder of a bench: copies, and whose they are
-NONE = ""  # the index of a suite that goes by its own files
-SUITES = "suites"  # beside it: the suites that were run there, each with an index of its own
+FOLDER, INDEX = "plugins", "index.json"  # in a folder of runs: copies of plugins, and their names
+NONE = ""  # in place of an index: a suite that uses its own files, not copies
+SUITES = "suites"  # beside it: copies of suites, each with an index of its own
 _COPY = re.compile(r"[\w-][\w.-]*\.py")
 
 
@@ -29,25 +29,25 @@ def load(names: Iterable[Any], folder: Path, index: str = INDEX) -> tuple[Plugin
     return load_plugins(names, folder, copies)
 
 
-def load_of(out: Path) -> None:
+def load_from(out: Path) -> None:
     """Load the plugins of the suites that were run in a folder; the last suite's come last."""
     from calibrant.bench.suite.schema import read_yaml
 
     for path in (*sorted((out / SUITES).glob("*.yaml")), out / "suite.yaml"):
         if path.is_file():
             named = read_yaml(path.read_text(encoding="utf-8"), str(path)).get("plugins")
-            load(named if isinstance(named, list) else (), *home(path))
+            load(named if isinstance(named, list) else (), *find_home(path))
 
 
-def put_down(plugins: Iterable[Plugin], folder: Path, out: Path, index: str = INDEX) -> None:
+def copy_plugins(plugins: Iterable[Plugin], folder: Path, out: Path, index: str = INDEX) -> None:
     """Copy the plugin files of a suite from another folder into the folder of its runs.
 
     A suite of the same folder finds its files there: a copy would hide later edits.
     """
-    here, files = (out / FOLDER).resolve(), [one for one in plugins if one.source is not None]
+    here, files = (out / FOLDER).resolve(), [each for each in plugins if each.source is not None]
     copies: dict[str, str] = {}
     for plugin in files:
-        if Path(plugin.path).resolve().parent == here:  # it was read from a copy
+        if Path(plugin.path).resolve().parent == here:  # already a copy
             copies[plugin.name] = Path(plugin.path).name
         elif folder.resolve() != out.resolve():
             stem = re.sub(r"[^\w-]", "_", Path(plugin.name).stem)
@@ -59,14 +59,14 @@ def put_down(plugins: Iterable[Plugin], folder: Path, out: Path, index: str = IN
         write_file(here / index, json.dumps(copies, indent=1).encode())
 
 
-def index_of(suite: Path) -> str:
+def index_name(suite: Path) -> str:
     """Return the name of the index of a suite that is kept in the folder of its runs."""
     return f"{suite.stem}.{INDEX}"
 
 
-def home(suite: Path) -> tuple[Path, str]:
+def find_home(suite: Path) -> tuple[Path, str]:
     """Return the folder that a suite file's plugins are in, and the index of its copies."""
-    out, index = suite.absolute().parent.parent, index_of(suite)
+    out, index = suite.absolute().parent.parent, index_name(suite)
     if suite.absolute().parent.name == SUITES and (out / FOLDER / index).is_file():
         return out, index
     # For any other suite in that folder, the plugin file is meant as it is.

@@ -1,4 +1,4 @@
-"""Published figures beside a suite's own: a CSV file of them, and what of it a suite shows.
+"""Published figures: read a CSV file, and select what a suite shows beside its own.
 
 A suite names the file under ``published: file:``, relative to itself. Each row of the file is one
 figure, under the names that suites and tables use; see `COLUMNS`.
@@ -23,7 +23,7 @@ from calibrant.core.errors import InputError, no_such
 from calibrant.core.files import write_file
 
 REQUIRED = ("paper", "table", "data", "model", "method", "metric", "value")
-# Columns that may be missing or empty, and what they are then.
+# Columns that may be missing or empty, with their defaults.
 OPTIONAL = {
     "calibrator": "none",
     "part": "test",
@@ -43,8 +43,8 @@ COPIES = "published"  # below a folder of runs: copies of the files its suites n
 class PublishedFigure:
     """One published number, in the units of the store: shares, not percent.
 
-    ``variant`` is what the other columns cannot say of it, such as a setting that was swept;
-    ``printed`` is the number as the file has it.
+    ``variant`` describes what no other column does, such as a swept setting; ``printed`` is the
+    number as written in the file.
     """
 
     paper: str
@@ -66,22 +66,22 @@ class PublishedFigure:
 def read_published(path: str | os.PathLike[str]) -> tuple[PublishedFigure, ...]:
     """Read a CSV file of published figures; its columns are `COLUMNS`.
 
-    ``unit`` is percent or x100 (divided by 100), raw or seconds. Without a value the paper
-    prints a dash.
+    ``unit`` is percent or x100 (divided by 100), raw or seconds. An empty value is a dash in the
+    paper.
     """
     return _File.read(Path(path)).figures
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file's figures, and those with a value and no variant by their description."""
+    """A file's figures; ``described`` indexes those with a value and no variant."""
 
     figures: tuple[PublishedFigure, ...]
     described: dict[tuple[Any, ...], list[PublishedFigure]] = field(repr=False)
 
     @classmethod
     def read(cls, path: Path) -> _File:
-        """Read a file, or return it as it was read before, if it has not changed since."""
+        """Read a file; an unchanged file is read once."""
         try:
             state = path.stat()
         except OSError:
@@ -135,8 +135,8 @@ def _parse_row(row: Mapping[str, str | None]) -> PublishedFigure:
 class Source:
     """Tables of one paper, shown for the suite's data, networks and methods.
 
-    ``data`` and ``model`` name what the paper has in the place of ours, for all of ours or for
-    each: ``model: {wrn_28_10: wrn_26_10}``. ``methods`` does so for each of ours.
+    ``data`` and ``model`` are the paper's names in place of ours: one name for all of ours, or a
+    mapping, as in ``model: {wrn_28_10: wrn_26_10}``. ``methods`` maps our methods to the paper's.
     """
 
     paper: str
@@ -150,10 +150,10 @@ class Source:
     @property
     def figures(self) -> list[PublishedFigure]:
         """Every figure of the paper."""
-        return [one for one in read_published(self.path) if one.paper == self.paper]
+        return [figure for figure in read_published(self.path) if figure.paper == self.paper]
 
     def figure(self, **description: str | float | None) -> PublishedFigure | None:
-        """Find the figure beside one of ours, in the first of the tables that has it.
+        """Find the published counterpart of our figure, in the first table that has it.
 
         Args:
             **description: data, model, method, metric, calibrator, part and long_tail of ours.
@@ -163,11 +163,11 @@ class Source:
         description["method"] = _replace(self.methods, description["method"])
         place = tuple({**description, "paper": self.paper}[name] for name in DESCRIPTION)
         described = _File.read(self.path).described.get(place, ())
-        fits = [one for one in described if one.table in self.tables]
-        return min(fits, key=lambda one: self.tables.index(one.table), default=None)
+        fits = [figure for figure in described if figure.table in self.tables]
+        return min(fits, key=lambda figure: self.tables.index(figure.table), default=None)
 
     def describe(self, figure: PublishedFigure) -> str:
-        """Say where a figure is from, and what it is of where that differs from ours."""
+        """Describe a figure's source, and its data, model and method where ours differ."""
         sides = {"data": self.data, "model": self.model, "method": self.methods}
         others = [str(getattr(figure, side)) for side, names in sides.items() if names]
         return f"{figure.paper}, {figure.table}" + (f", of {' '.join(others)}" if others else "")
@@ -178,8 +178,8 @@ def read_sources(
 ) -> tuple[Source, ...]:
     """Read the key ``published`` of a suite in that folder.
 
-    Of a suite that was copied to a folder of runs, ``is_copy``, a source whose file is gone is
-    left out with a warning: results can be shown without it.
+    If the suite is a copy in a folder of runs (``is_copy``), a source whose file is gone is left
+    out with a warning: results can be shown without it.
     """
     sources = []
     for entry in entries:
@@ -194,7 +194,7 @@ def read_sources(
 
 def _read_source(entry: PublishedEntry, folder: Path) -> Source:
     if not entry.file:
-        raise InputError(f"published names no file of figures: {PublishedEntry.form}")
+        raise InputError(f"published names no file: {PublishedEntry.form}")
     path = _find_file(entry.file, folder)
     figures = read_published(path)
     papers = dict.fromkeys(figure.paper for figure in figures)
@@ -224,7 +224,7 @@ def _read_source(entry: PublishedEntry, folder: Path) -> Source:
 def _check_names(
     side: str, names: Iterable[str], paper: str, figures: Iterable[PublishedFigure]
 ) -> None:
-    known = dict.fromkeys(getattr(one, side) for one in figures)
+    known = dict.fromkeys(getattr(figure, side) for figure in figures)
     for name in names:
         if name not in known:
             raise no_such(f"{side} in {paper}", name, known)
@@ -243,8 +243,8 @@ def copy_files(sources: Iterable[Source], folder: Path, out: Path) -> None:
 
 def _find_file(file: str, folder: Path) -> Path:
     """Find a file by its path from the suite, or its copy if the suite is a copy itself."""
-    copies = [one / COPIES / _name_copy(file) for one in (folder, folder.absolute().parent)]
-    return next((one for one in copies if one.is_file()), folder / Path(file).expanduser())
+    copies = [place / COPIES / _name_copy(file) for place in (folder, folder.absolute().parent)]
+    return next((copy for copy in copies if copy.is_file()), folder / Path(file).expanduser())
 
 
 def _name_copy(file: str) -> str:
@@ -260,4 +260,4 @@ def _replace(names: Mapping[str, str] | str | None, ours: Any) -> Any:
 def _list_names(names: Mapping[str, str] | str | None) -> list[str]:
     if names is None:
         return []
-    return [names] if isinstance(names, str) else [str(one) for one in names.values()]
+    return [names] if isinstance(names, str) else [str(name) for name in names.values()]

@@ -21,12 +21,12 @@ from pydantic import (  # noqa: E402
     ValidationError,
 )
 
-OF_A_RUN = ("calibrators", "after", "keep")  # settings of a run that are not the training's
+OF_A_RUN = ("calibrators", "after", "keep")  # settings of a run beside those of its training
 SETTABLE = (*(field.name for field in fields(Config)), *OF_A_RUN, "skip")
 
 
 def read_yaml(text: str, where: str) -> dict[str, Any]:
-    """Read a suite file's keys and values; a key that stands twice is an error."""
+    """Read a suite file's keys and values; a repeated key is an error."""
     yaml = require("yaml", extra="bench", purpose="a suite")
     try:
         _check_twice(yaml.compose(text, yaml.SafeLoader), where, set())
@@ -39,7 +39,7 @@ def read_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def _check_twice(node: Any, where: str, seen: set[int]) -> None:
-    """Raise an error for a key that stands twice: YAML would silently take the last."""
+    """Raise an error for a repeated key: YAML would silently take the last."""
     if node is None or isinstance(node.value, str) or id(node) in seen:
         return
     seen.add(id(node))  # an anchor stands in several places, or in itself
@@ -56,7 +56,7 @@ def _check_twice(node: Any, where: str, seen: set[int]) -> None:
 
 
 def check_known(names: Iterable[Any], known: Iterable[str], kind: str) -> None:
-    """Raise an error, with the nearest name, for one that is not known."""
+    """Raise an error that suggests the nearest name for an unknown name."""
     choices = list(known)
     for name in names:
         if name not in choices:
@@ -66,7 +66,7 @@ def check_known(names: Iterable[Any], known: Iterable[str], kind: str) -> None:
 
 
 def check_settings(settings: dict[Any, Any]) -> dict[Any, Any]:
-    """Return settings if all are known; seeds are none of them."""
+    """Return settings; raise an error for an unknown one, or for a seed."""
     check_known(settings, SETTABLE, "setting")
     if "seed" in settings:
         raise InputError("seeds are given as `seeds: [0, 1, 2]`, not seed")
@@ -107,7 +107,7 @@ def _as_list(value: Any) -> Any:
 
 
 Settings = Annotated[dict[Any, Any], BeforeValidator(_default), AfterValidator(check_settings)]
-Names = Annotated[Any, AfterValidator(_check_names)]  # of the paper's, in the place of ours
+Names = Annotated[Any, AfterValidator(_check_names)]  # the paper's names, in place of ours
 OptionalList = Annotated[list[Any], BeforeValidator(lambda value: [] if value is None else value)]
 
 
@@ -120,7 +120,7 @@ class _Entry(BaseModel):
 
 
 class WhereEntry(_Entry):
-    """A line of ``where``: settings of the runs that it holds for."""
+    """A line of ``where``: settings for the runs that meet its condition."""
 
     kind: ClassVar[str] = "key of a `where` line"
     form: ClassVar[str] = "where: each line is {if: ..., set: ...}"
@@ -132,7 +132,7 @@ class WhereEntry(_Entry):
 
 
 class TunedEntry(_Entry):
-    """A setting under ``tune: settings:``, the values that are tried, and whose option it is."""
+    """A setting under ``tune: settings:``: the values to try, and the losses it is an option of."""
 
     kind: ClassVar[str] = "key of a setting that is tuned"
     form: ClassVar[str] = "tune: each setting is {name: ..., values: [...]}"
@@ -240,9 +240,9 @@ def check_tune(entry: Mapping[str, Any]) -> TuneEntry:
 
 
 def _explain(error: ValidationError, start: tuple[str, ...]) -> InputError:
-    """Word the first error: which key, how it is written, and what was found."""
+    """Describe the first error: the key, its expected form, and the value."""
     errors = error.errors()
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     place = (*start, *(part for part in first["loc"] if isinstance(part, str)))
     kind, value = first["type"], first["input"]
     if kind == "extra_forbidden":

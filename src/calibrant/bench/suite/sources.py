@@ -29,7 +29,7 @@ def source_of(name: str) -> str | None:
 
 
 def drop_source(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options without the source, which must be the one that is loaded."""
+    """Return the options without the source; raise an error if another source is loaded."""
     source = source_of(name)
     if source is None:
         return options

@@ -1,4 +1,4 @@
-"""One run of a suite: what decides its result, its key, and what is to be measured of it."""
+"""One run of a suite: its settings, its key, and the measurements it needs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from calibrant.core.errors import InputError
 from calibrant.training.config import Config
 
 KEEPS = ("rows", "predictions", "weights")  # each keeps what those before it keep
-MARK = "measured"  # the metric of the rows that say what has been measured
-FAILED = "failed"  # that of those that could not be made, and say so
-SEALED = "validation"  # the mark of a run of which validation rows alone were measured
-SECONDS = "bench_seconds"  # the metric of what a run took, measuring and all
+MARK = "measured"  # metric of rows that record a finished measurement
+FAILED = "failed"  # metric of rows that record a measurement that could not be made
+SEALED = "validation"  # mark of a run whose validation rows alone were measured
+SECONDS = "bench_seconds"  # metric of a run's seconds, measurements included
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A run: a training, or files of logits, and the measurements wanted of it.
+    """A run: a training, or files of logits, and the measurements it needs.
 
     ``after`` holds (name, options as JSON) of measurements beyond the calibrators. ``logits``
-    names a file of logits, below the data folder, that takes the place of a training, or two:
-    of validation and of test rows. Of a ``sealed`` run, one that is to be chosen among others,
-    validation rows alone are measured.
+    names a file of logits, below the data folder, that replaces a training, or two files: of
+    validation and of test rows. A ``sealed`` run is a candidate in a choice: its validation rows
+    alone are measured.
     """
 
     config: Config
@@ -41,21 +41,21 @@ class Spec:
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
             raise InputError(f"keep is one of {', '.join(KEEPS)}, found {self.keep!r}")
-        # One run is spelled one way.
+        # Equal runs compare equal.
         object.__setattr__(self, "config", key_settings(self.config))
         if self.keep == KEEPS[0] and self.is_late:
             raise InputError(
-                f"{', '.join(LATE)} reads predictions of other runs: say keep: {KEEPS[1]}"
+                f"{', '.join(LATE)} reads predictions of other runs: set keep: {KEEPS[1]}"
             )
 
     @cached_property
     def key(self) -> str:
-        """16 hexadecimal digits of SHA-256 over the settings that decide the result."""
+        """The first 16 hexadecimal digits of a SHA-256 over the settings that decide the result."""
         return key_of(self.config, logits=self.logits)
 
     @property
     def label(self) -> str:
-        """The run in a few words, for progress and status."""
+        """A short description of the run, for progress and status."""
         config = self.config
         how = config.loss if config.recipe == "standard" else f"{config.recipe} {config.loss}"
         files = self.logits if isinstance(self.logits, str) else " ".join(self.logits or ())
@@ -63,39 +63,39 @@ class Spec:
 
     @property
     def wanted(self) -> frozenset[tuple[str, str]]:
-        """The (part, calibrator) marks the store holds once all is measured."""
-        names = ["none", *self.calibrators, *(after_mark(*one) for one in self.after)]
+        """The (part, calibrator) marks that the store has once everything is measured."""
+        names = ["none", *self.calibrators, *(after_mark(*entry) for entry in self.after)]
         return frozenset(("run", name) for name in ([SEALED] if self.sealed else names))
 
     @property
     def trained(self) -> Config:
-        """The settings it is trained with, former defaults among them: see `suite.former`."""
+        """The settings to train with, including former defaults: see `suite.former`."""
         return train_settings(self.config)
 
     @property
     def judged(self) -> list[str]:
-        """What test rows are judged after: calibrators, second stages and those on top of them."""
-        found = list(self.calibrators)
+        """Names under which test figures are stored: calibrators, second stages, and both."""
+        names = list(self.calibrators)
         for name, options in self.after:
-            found += list_names(name, json.loads(options or "{}"))
-        return found
+            names += list_names(name, json.loads(options or "{}"))
+        return names
 
     def is_measured(self, done: Collection[tuple[str, str]]) -> bool:
-        """Whether such marks are all that is wanted; what was opened was measured sealed too."""
+        """Return whether these marks cover all measurements; opened runs count as sealed too."""
         return self.wanted <= set(done) or (self.sealed and ("run", "none") in done)
 
     @property
     def is_late(self) -> bool:
-        """Whether something is wanted of it that needs other runs."""
+        """Whether a measurement needs other runs."""
         return any(name in LATE for name, _ in self.after)
 
     @property
     def early(self) -> Spec:
-        """The same without that."""
-        return replace(self, after=tuple(one for one in self.after if one[0] not in LATE))
+        """The same run without measurements that need other runs."""
+        return replace(self, after=tuple(entry for entry in self.after if entry[0] not in LATE))
 
     def on_machine(self, **settings: Any) -> Spec:
-        """The same run with settings of the machine changed; its key stays."""
+        """Return the run with other settings of the machine; its key stays."""
         for name in settings:
             if name not in OF_THE_MACHINE:
                 raise InputError(
@@ -104,8 +104,8 @@ class Spec:
         given = {name: value for name, value in settings.items() if value is not None}
         return replace(self, config=self.config.changed(**given)) if given else self
 
-    def joined(self, other: Spec) -> Spec:
-        """One run with the measurements of both; they must have the same key."""
+    def join(self, other: Spec) -> Spec:
+        """Return the run with the measurements of both; keys must be equal."""
         return replace(
             self,
             calibrators=tuple(dict.fromkeys((*self.calibrators, *other.calibrators))),
@@ -115,33 +115,33 @@ class Spec:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `of` takes them."""
+        """Return plain values, as `of` takes them."""
         return {
             "config": self.config.to_dict(),
             "calibrators": list(self.calibrators),
-            "after": [list(one) for one in self.after],
+            "after": [list(entry) for entry in self.after],
             "keep": self.keep,
             "logits": list(self.logits) if isinstance(self.logits, tuple) else self.logits,
             "sealed": self.sealed,
         }
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Spec:
-        """What `to_dict` gave."""
-        logits = found["logits"]
+    def of(cls, values: Mapping[str, Any]) -> Spec:
+        """Make a run from what `to_dict` returned."""
+        logits = values["logits"]
         return cls(
-            config=Config.of(found["config"]),
-            calibrators=tuple(found["calibrators"]),
-            after=tuple((name, options) for name, options in found["after"]),
-            keep=found["keep"],
+            config=Config.of(values["config"]),
+            calibrators=tuple(values["calibrators"]),
+            after=tuple((name, options) for name, options in values["after"]),
+            keep=values["keep"],
             logits=tuple(logits) if isinstance(logits, list) else logits,
-            sealed=found["sealed"],
+            sealed=values["sealed"],
         )
 
 
 def distinct(specs: Iterable[Spec]) -> list[Spec]:
-    """Each key once, with the measurements all of them want, in the order of first mention."""
-    found: dict[str, Spec] = {}
-    for one in specs:
-        found[one.key] = found[one.key].joined(one) if one.key in found else one
-    return list(found.values())
+    """Merge runs with equal keys, with the measurements of all, in order of first mention."""
+    by_key: dict[str, Spec] = {}
+    for spec in specs:
+        by_key[spec.key] = by_key[spec.key].join(spec) if spec.key in by_key else spec
+    return list(by_key.values())

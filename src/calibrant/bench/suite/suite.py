@@ -1,4 +1,4 @@
-"""A suite: a YAML file that names many runs, and what is measured and shown of them."""
+"""Suites: YAML files that describe many runs, their measurements and their tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant.bench.suite.expansion import expand
 from calibrant.bench.suite.lookup import MARK, SHIPPED, copy_path, find_path, is_copy
-from calibrant.bench.suite.plugins import NONE, home, index_of, load, put_down
+from calibrant.bench.suite.plugins import NONE, copy_plugins, find_home, index_name, load
 from calibrant.bench.suite.published import Source, copy_files, read_sources
 from calibrant.bench.suite.schema import check_file, read_yaml
 from calibrant.bench.suite.spec import Spec, distinct
@@ -24,7 +24,7 @@ from calibrant.core.plugins import Plugin
 
 @dataclass(frozen=True)
 class Suite:
-    """Runs by the name of their method, in the order they are made."""
+    """A suite: its runs by method, in the order they are made, and what tables show."""
 
     name: str
     about: str
@@ -33,11 +33,11 @@ class Suite:
     metrics: tuple[str, ...] = ()
     published: tuple[Source, ...] = ()
     tune: dict[str, Any] = field(default_factory=dict)
-    text: str = ""  # the file, as it was read
-    found: dict[str, Any] = field(default_factory=dict)  # the file's own keys and values
+    text: str = ""  # the file's text
+    found: dict[str, Any] = field(default_factory=dict)  # the file's keys and values
     plugins: tuple[Plugin, ...] = ()
-    folder: Path = Path()  # that their paths are taken from
-    choices: tuple[Choice, ...] = ()  # what `tune` came to, where it has been
+    folder: Path = Path()  # that relative paths start from
+    choices: tuple[Choice, ...] = ()  # what `tune` chose
 
     @classmethod
     def read(
@@ -46,13 +46,14 @@ class Suite:
         """Read a suite from its file, or by its name, and run the plugins that it names.
 
         Args:
-            name_or_path: a file, or a name: of a suite that was run in ``out``, of one in the
-                folders of the environment variable CALIBRANT_SUITES, or of one of the package.
+            name_or_path: a file, or the name of a suite. Names are looked up among the suites that
+                were run in ``out``, in the folders of the environment variable CALIBRANT_SUITES,
+                and in the package.
             out: a folder of runs. Default: None, no such folder is searched.
         """
         path = find_path(name_or_path, None if out is None else Path(out))
         where = path.stem if path.parent == SHIPPED else str(path)
-        folder, index = home(path)
+        folder, index = find_home(path)
         return cls._parse(path.read_text(encoding="utf-8"), where, folder, index, is_copy(path))
 
     @classmethod
@@ -69,8 +70,10 @@ class Suite:
             raise InputError(f"{where}: {error}") from None
 
     @classmethod
-    def _of(cls, found: dict[str, Any], text: str, folder: Path, index: str, copied: bool) -> Suite:
-        file = check_file(found)
+    def _of(
+        cls, entries: dict[str, Any], text: str, folder: Path, index: str, copied: bool
+    ) -> Suite:
+        file = check_file(entries)
         plugins = load(file.plugins, folder, index)
         specs = tuple(expand(file))
         names = {method for method, _ in specs}
@@ -80,7 +83,7 @@ class Suite:
         if file.tune is not None:
             if file.logits:
                 raise InputError("tune tries settings of training: files of logits have none")
-            Tuning.of(found["tune"]).check([spec.config for _, spec in specs])
+            Tuning.of(entries["tune"]).check([spec.config for _, spec in specs])
         return cls(
             name=file.name or "suite",
             about=file.about or "",
@@ -88,18 +91,18 @@ class Suite:
             baseline=file.baseline,
             metrics=tuple(file.metrics),
             published=read_sources(file.published, folder, is_copy=copied),
-            tune=dict(found.get("tune") or {}),
+            tune=dict(entries.get("tune") or {}),
             text=text,
-            found=found,
+            found=entries,
             plugins=plugins,
             folder=folder,
         )
 
     def copy_to(self, out: Path) -> None:
-        """Leave copies in the folder of runs ``out``: of the suite, by its name, and its files.
+        """Copy the suite, under its name, and its files to the folder of runs ``out``.
 
-        A folder ``suites`` that somebody else made is left as it is, and so is a suite that is
-        read from ours: its plugins may lie beside it. A suite of the package is not copied.
+        Nothing is copied into a folder ``suites`` that the bench did not make, nor from such a
+        folder to itself, nor if the package has the same suite.
         """
         path, content = copy_path(out, self.name), self.text.encode()
         folder, shipped = path.parent, SHIPPED / path.name
@@ -108,9 +111,9 @@ class Suite:
         if self.folder.resolve() == folder.resolve():
             return
         if shipped.is_file() and shipped.read_text(encoding="utf-8") == self.text:
-            path.unlink(missing_ok=True)  # the name means the shipped one again
+            path.unlink(missing_ok=True)  # an older copy would hide the package's suite
             return
-        put_down(self.plugins, self.folder, out, index_of(path))
+        copy_plugins(self.plugins, self.folder, out, index_name(path))
         copy_files(self.published, self.folder, out)
         if not path.is_file() or path.read_bytes() != content:
             folder.mkdir(exist_ok=True)
@@ -119,18 +122,18 @@ class Suite:
 
     @cached_property
     def runs(self) -> tuple[Spec, ...]:
-        """Each run once, whatever methods share it."""
+        """The runs without repetition: methods may share a run."""
         return tuple(distinct(spec for _, spec in self.specs))
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The methods of the file, those among them that have no runs (yet)."""
-        found = self.found.get("methods")
-        return tuple(found) if isinstance(found, dict) else ()
+        """The methods of the file, including methods that have no runs yet."""
+        methods = self.found.get("methods")
+        return tuple(methods) if isinstance(methods, dict) else ()
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods' names, in the file's order."""
+        """The methods that have runs, in the file's order."""
         named = self.named
         present = {method for method, _ in self.specs}
         rest = [method for method, _ in self.specs if method not in named]
@@ -139,7 +142,7 @@ class Suite:
     def chosen(
         self, only: Iterable[str] | None = None, seeds: Sequence[int] | None = None
     ) -> tuple[tuple[str, Spec], ...]:
-        """The runs that one of ``only`` names (as in ``acls/data=cifar10``), of these seeds."""
+        """Select runs by seed and by ``METHOD/SETTING=VALUE``, as in ``acls/data=cifar10``."""
         wanted = [_terms(text, self.methods) for text in only or ()]
         return tuple(
             (method, spec)
@@ -150,12 +153,12 @@ class Suite:
 
 
 def _terms(text: str, methods: Collection[str]) -> list[tuple[str, str]]:
-    """``acls/data=cifar10`` as (method, acls), (data, cifar10); methods may have a = as well."""
+    """Parse ``acls/data=cifar10`` into pairs; a method's name may contain = as well."""
     from dataclasses import fields
 
     from calibrant.training.config import Config
 
-    known = [one.name for one in fields(Config)]
+    known = [setting.name for setting in fields(Config)]
     terms = []
     for part in filter(None, text.split("/")):
         name, sign, value = part.partition("=")
@@ -175,5 +178,5 @@ def _fits(method: str, spec: Spec, terms: list[tuple[str, str]]) -> bool:
 def _check_metrics(names: Iterable[str]) -> None:
     from calibrant.bench.measure.measurement import check_metrics
 
-    # Figures of a run, such as train_seconds, are no metrics of predictions.
+    # Figures such as train_seconds describe a run, not predictions.
     check_metrics(name for name in names if not str(name).endswith(("_seconds", "changed")))

@@ -1,4 +1,4 @@
-"""The ``tune:`` block of a suite: which settings are tried, by what rule, and what was chosen."""
+"""The ``tune:`` block of a suite: the settings to try, the rule, and what was chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.training.config import Config
 
 RULES = ("lowest_ece",)
 OF_A_RECIPE = "recipe."
-BESIDE = ("accuracy", "nll")  # figures of a candidate beside the one it is chosen by
+BESIDE = ("accuracy", "nll")  # figures of a candidate beside the metric that decides
 
 
 def _set_loss_option(text: str, names: Sequence[str], option: str, value: Any) -> str:
@@ -30,20 +30,20 @@ def _set_loss_option(text: str, names: Sequence[str], option: str, value: Any) -
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tried: an option of the losses ``of``, of the recipe, or a setting of the run."""
+    """A setting to try: an option of the losses ``of``, of the recipe, or of the run."""
 
     name: str
     values: tuple[Any, ...]
     of: tuple[str, ...] = ()
 
     def applies(self, config: Config) -> bool:
-        """Whether a run has it."""
+        """Return whether a run has the setting."""
         if self.of:
             return has_term(config.loss, self.of)
         return not self.name.startswith(OF_A_RECIPE) or config.recipe != "standard"
 
     def put(self, config: Config, value: Any) -> Config:
-        """The same run with another value of it."""
+        """Return the run with another value of the setting."""
         if self.of:
             return config.changed(loss=_set_loss_option(config.loss, self.of, self.name, value))
         if self.name.startswith(OF_A_RECIPE):
@@ -54,7 +54,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A ``tune:`` block, read."""
+    """A ``tune:`` block."""
 
     settings: tuple[Setting, ...]
     rule: str = "lowest_ece"
@@ -73,7 +73,7 @@ class Tuning:
         if metric not in errors:
             raise InputError(f"tune: metric is one of {', '.join(errors)}, found {block.metric!r}")
         return cls(
-            settings=tuple(_read_setting(one) for one in block.settings),
+            settings=tuple(_read_setting(setting) for setting in block.settings),
             rule=block.rule,
             metric=metric,
             accuracy_lost=block.accuracy_lost,
@@ -81,26 +81,28 @@ class Tuning:
         )
 
     def check(self, configs: Sequence[Config]) -> None:
-        """An error for a setting that no run has, or a value that it cannot take."""
-        for one in self.settings:
-            having = [config for config in configs if one.applies(config)]
+        """Raise an error for a setting that no run has, or a value it cannot take."""
+        for setting in self.settings:
+            having = [config for config in configs if setting.applies(config)]
             if not having:
-                whose = f"the loss {' or '.join(one.of)}" if one.of else "a recipe of its own"
-                raise InputError(f"tune: {one.name} is of {whose}, which no method has")
+                whose = (
+                    f"the loss {' or '.join(setting.of)}" if setting.of else "a recipe of its own"
+                )
+                raise InputError(f"tune: {setting.name} needs {whose}, and no method has that")
             for config in {config.loss + config.recipe: config for config in having}.values():
-                for value in one.values:
-                    check_names(one.put(config, value))
+                for value in setting.values:
+                    check_names(setting.put(config, value))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: part of the question a choice answers."""
+        """Return plain values: part of the question that a choice answers."""
         return {
             "rule": self.rule,
             "metric": self.metric,
             "accuracy_lost": self.accuracy_lost,
             "seeds": list(self.seeds),
             "settings": [
-                {"name": one.name, "of": list(one.of), "values": list(one.values)}
-                for one in self.settings
+                {"name": setting.name, "of": list(setting.of), "values": list(setting.values)}
+                for setting in self.settings
             ],
         }
 
@@ -113,7 +115,7 @@ def _read_setting(entry: TunedEntry) -> Setting:
 
 
 class Step(NamedTuple):
-    """One setting: the value it got, of how many, and that candidate's validation figures."""
+    """A tuned setting: its value, the number of values tried, and the validation figures."""
 
     setting: str  # as in ``beta of s_avuc``
     value: str
@@ -124,11 +126,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for one method's runs, which differ in their seed alone."""
+    """The choice for one method's runs, which differ in their seed alone."""
 
     method: str
     config: Config
-    rule: str  # in words
+    rule: str  # as a sentence
     steps: tuple[Step, ...]
 
     @classmethod
@@ -139,27 +141,27 @@ class Choice:
         tune: Mapping[str, Any],
         written: Iterable[Mapping[str, Any]],
     ) -> Choice:
-        """From the candidates in a choice's file; ``config`` is that of the runs it came to."""
-        steps = tuple(_step(one, str(tune["metric"]), config) for one in written)
-        return cls(method, config, _rule(tune), steps)
+        """Read the candidates in a choice's file; ``config`` is that of the chosen runs."""
+        steps = tuple(_make_step(step, str(tune["metric"]), config) for step in written)
+        return cls(method, config, _describe_rule(tune), steps)
 
 
-def _step(written: Mapping[str, Any], metric: str, config: Config) -> Step:
+def _make_step(written: Mapping[str, Any], metric: str, config: Config) -> Step:
     candidates = written["candidates"]
     taken: Mapping[str, Any] = next(
-        (one for one in candidates if one["value"] == written["chosen"]), {}
+        (candidate for candidate in candidates if candidate["value"] == written["chosen"]), {}
     )
     whose = [name for name in written.get("of") or () if has_term(config.loss, [name])]
     return Step(
         setting=" of ".join([str(written["setting"]), *([" and ".join(whose)] if whose else [])]),
         value=str(written["chosen"]),
         tried=len(candidates),
-        failed=sum(one.get(metric) is None for one in candidates),
+        failed=sum(candidate.get(metric) is None for candidate in candidates),
         figures=tuple((name, taken.get(name)) for name in dict.fromkeys((metric, *BESIDE))),
     )
 
 
-def _rule(tune: Mapping[str, Any]) -> str:
+def _describe_rule(tune: Mapping[str, Any]) -> str:
     count, lost = len(tune["seeds"]), 100 * tune["accuracy_lost"]
     return (
         f"the lowest {label(tune['metric'])} of those at most {lost:g} point{'s' * (lost != 1)} "

@@ -1,4 +1,4 @@
-"""Which tables a suite's results have something for: those of its page and of its files."""
+"""The tables of a suite that its results can fill."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ FIRST = "Figures of the test rows"
 
 
 class Chapter(NamedTuple):
-    """A table under a title, with a line that says what it is of."""
+    """A table with a title and a sentence about it."""
 
     title: str
     lead: str
     table: Table
 
 
-def make_chapters(suite: Suite, frame: pd.DataFrame, found: Results | None = None) -> list[Chapter]:
-    """Every table the results have something for; the first is the suite's own."""
-    found = found or collect_results(suite, frame)
-    if not found.done:
+def make_chapters(
+    suite: Suite, frame: pd.DataFrame, results: Results | None = None
+) -> list[Chapter]:
+    """Make every table that the results can fill; the first is the suite's own."""
+    results = results or collect_results(suite, frame)
+    if not results.done:
         return []
     return [
         Chapter(title, lead, table(suite, frame, **options))
-        for title, lead, options in _wanted(suite, found)
+        for title, lead, options in _list_chapters(suite, results)
     ]
 
 
-def _wanted(suite: Suite, found: Results) -> list[tuple[str, str, dict[str, Any]]]:
-    # What another suite measured of the same runs is told on that one's page.
+def _list_chapters(suite: Suite, results: Results) -> list[tuple[str, str, dict[str, Any]]]:
+    # Measurements that another suite asked for appear on the page of that suite.
     asked = {name for _, spec in suite.specs for name, _ in spec.after}
-    parts = {str(one).partition(":")[0] for one in found.rows["part"].unique() if ":" in one}
+    parts = {str(part).partition(":")[0] for part in results.rows["part"].unique() if ":" in part}
     made: list[tuple[str, str, dict[str, Any]]] = [
         (FIRST, "Before any calibrator, and after temperature scaling.", {})
     ]
-    own = found.own_calibrators
+    own = results.own_calibrators
     if len(own) > 2 and len(suite.methods) > 1:
         made.append(
             (
@@ -53,7 +55,7 @@ def _wanted(suite: Suite, found: Results) -> list[tuple[str, str, dict[str, Any]
             )
         )
     trained = _name_tables(suite, part="train", metric="ece")
-    if trained and (found.rows["part"] == "train").any():
+    if trained and (results.rows["part"] == "train").any():
         made.append(
             (
                 "Training rows against test rows",

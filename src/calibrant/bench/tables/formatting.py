@@ -1,4 +1,4 @@
-"""How a figure is named, which way is better, and how it is written: one way everywhere."""
+"""Format figures: names, directions, units and decimals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-# Shares and errors of shares are written in percent, with so many decimals.
+# Figures written in percent, with their decimals.
 PERCENT = {
     "accuracy": 2,
     "ece": 2,
@@ -31,7 +31,7 @@ PERCENT = {
     "share": 1,
 }
 DECIMALS = {"train_seconds": 1, "seconds": 2, "changed": 0, "aurc": 5, "e_aurc": 5, "augrc": 5}
-# What the bench measures besides metrics: its label, and whether more is better.
+# Figures besides metrics: the label, and whether more is better.
 OTHERS: dict[str, tuple[str, bool | None]] = {
     "changed": ("Predictions changed", False),
     "train_seconds": ("Training seconds", False),
@@ -59,7 +59,7 @@ SHORT = {
     "augrc": "AUGRC",
     "miou": "mIoU",
 }
-# Options that say what is said already.
+# Default options, which names leave out.
 USUAL: dict[str, dict[str, Any]] = {
     "ece": {"num_bins": 15, "order": 1, "binning": "width", "form": "bin"},
     "adaptive_ece": {"num_bins": 15, "order": 1, "binning": "mass", "form": "bin"},
@@ -75,10 +75,10 @@ _CALL = re.compile(r"^\s*\w+\s*\(.*\)\s*$", re.S)
 
 
 def parts_of(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a metric or calibrator, ``name(option=value, ...)``."""
-    from calibrant.bench.texts import parse
+    """Split ``name(option=value, ...)`` into the name and the options."""
+    from calibrant.bench.calibrator_text import parse
 
-    if not _CALL.match(text):  # also parameter:temperature, which is no Python
+    if not _CALL.match(text):  # also parameter:temperature, which does not parse
         return text, {}
     name, options = parse(text)
     whole = {
@@ -88,16 +88,18 @@ def parts_of(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def canonical_name(text: str) -> str:
-    """One way of writing a metric or calibrator: options in order, usual ones left out.
+    """Normalise a metric or calibrator: sort its options, leave default ones out.
 
     >>> canonical_name("ece(order = 2.0, binning='mass')")
     'adaptive_ece(order=2)'
     >>> canonical_name("temperature(objective=nll)")
     'temperature'
     """
-    from calibrant.bench.texts import spell
+    from calibrant.bench.calibrator_text import spell
     from calibrant.core.method_text import split_terms
 
+    if text.isidentifier():
+        return spell(text, {})
     if len(parts := split_terms(text)) > 1:  # a calibrator on a second stage
         return "+".join(map(canonical_name, parts))
     name, options = parts_of(text)
@@ -109,7 +111,7 @@ def canonical_name(text: str) -> str:
 
 
 def without_source(text: str) -> str:
-    """A calibrator or metric as people call it: which source of a plugin it is of, is left out.
+    """Leave out the source of a plugin's calibrator or metric.
 
     >>> without_source("half(factor=0.25,source=s2d1f6e50)")
     'half(factor=0.25)'
@@ -118,7 +120,7 @@ def without_source(text: str) -> str:
 
 
 def shown_calibrator(text: str) -> str:
-    """A calibrator as a suite writes it: former defaults written out, current ones left out.
+    """Write a calibrator as suites do: with former defaults, without current ones.
 
     >>> shown_calibrator("mac_cal_head"), shown_calibrator("mac_cal_head(race=False)")
     ('mac_cal_head(race=True)', 'mac_cal_head')
@@ -130,7 +132,7 @@ def shown_calibrator(text: str) -> str:
 
 
 def higher_is_better(metric: str) -> bool | None:
-    """Whether more is better; None where neither is, as for a fitted parameter."""
+    """Return whether more is better; None if neither is, as for a fitted parameter."""
     from calibrant.metrics.registry import METRICS, measure
 
     name = parts_of(metric)[0]
@@ -141,7 +143,7 @@ def higher_is_better(metric: str) -> bool | None:
 
 
 def label(metric: str) -> str:
-    """A short human name: ``ECE``, ``Adaptive ECE (order=2)``."""
+    """Return a short name: ``ECE``, ``Adaptive ECE (order=2)``."""
     from calibrant.metrics.registry import label_of
 
     name, options = parts_of(without_source(metric))
@@ -156,18 +158,18 @@ def label(metric: str) -> str:
 
 
 def unit(metric: str) -> str:
-    """``%`` for what is written in percent, else nothing."""
+    """Return ``%`` for figures in percent, else nothing."""
     return "%" if parts_of(metric)[0] in PERCENT else ""
 
 
 def heading(metric: str) -> str:
-    """Label, unit and the way that is better: ``ECE, % ↓``."""
+    """Return label, unit and better direction: ``ECE, % ↓``."""
     way = {True: " ↑", False: " ↓", None: ""}[higher_is_better(metric)]
     return label(metric) + (f", {unit(metric)}" if unit(metric) else "") + way
 
 
 def number(metric: str, value: float | None, *, signed: bool = False) -> str:
-    """A value as tables write it, without its unit; a dash for none."""
+    """Format a value as tables do, without its unit; None is a dash."""
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -180,13 +182,13 @@ def number(metric: str, value: float | None, *, signed: bool = False) -> str:
 
 
 def with_error(metric: str, mean: float, error: float | None) -> str:
-    """``3.31 ± 0.08``; the error is left out where there is one seed only."""
+    """Format ``3.31 ± 0.08``; a single seed has no error."""
     text = number(metric, mean)
     return text if error is None else f"{text} ± {number(metric, error)}"
 
 
 def check_metric(text: str) -> str:
-    """The metric's one spelling, or an error where nobody measures it."""
+    """Return a metric normalised; raise an error if it does not exist."""
     from calibrant.core.errors import no_such
     from calibrant.metrics.registry import METRICS
 

@@ -1,4 +1,4 @@
-"""Every picture that a suite's results have the rows for, as SVG text by title."""
+"""Draw every picture that a suite's results can fill, as SVG text by title."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from calibrant.bench.suite.suite import Suite
 
 METRICS = ("ece", "accuracy")
-EPOCHS = 8  # fewer make no picture by epoch
+EPOCHS = 8  # the fewest for a picture by epoch
 _SWEPT = re.compile(rf"(\w+)={series.NUMBER}$")
 _GRID = re.compile(rf"(\w+)={series.NUMBER},(\w+)={series.NUMBER}$")
 
@@ -52,7 +52,7 @@ def draw_sweeps(results: Results, names: Mapping[str, str] | None = None) -> Ite
 
     Args:
         results: a suite's results.
-        names: the swept names to draw, and what each is in words. Default: None, every one.
+        names: the swept names to draw, each with a description. Default: None, all.
     """
     if names is None:
         matches = filter(None, map(_SWEPT.match, results.suite.methods))

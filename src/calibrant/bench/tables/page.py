@@ -1,8 +1,7 @@
-"""A suite's results as one self-contained HTML page: coverage, tables, further sections, pictures.
+"""Write a suite's results as a self-contained HTML page: progress, tables, pictures.
 
-The look is that of `calibrant.report`, whose styles it takes. Nothing is fetched: the page's
-content security policy forbids every request, and pictures are embedded as images, in which
-no script runs.
+Styles are those of `calibrant.report`. The page's content security policy forbids every request,
+and pictures are embedded as images, in which no script runs.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from calibrant.bench.suite.suite import Suite
 
 STYLES = ("tokens", "page", "sections", "print")
-MOST_CELLS = 12  # named among the runs that lack; more are counted
+MOST_CELLS = 12  # listed with missing runs; the rest is counted
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page that its writer makes: HTML that is put in as it is."""
+    """A further section of the page; ``html`` is inserted unchanged."""
 
     id: str
     title: str
@@ -48,12 +47,12 @@ def write_page(
     pictures: Mapping[str, str] | None = None,
     sections: Sequence[Section] = (),
 ) -> Path:
-    """Write the page, whole or not at all, and return where it is.
+    """Write the page, whole or not at all, and return its path.
 
     Args:
-        suite: what was to be run.
+        suite: the suite.
         frame: the store's rows (`Store.frame()`).
-        out: the file to write; folders on the way are made, an existing file is replaced.
+        out: the file to write; missing folders are made, an existing file is replaced.
         pictures: SVG texts by title.
         sections: further sections, between the tables and the pictures.
     """
@@ -71,7 +70,7 @@ def render_page(
     pictures: Mapping[str, str] | None = None,
     sections: Sequence[Section] = (),
 ) -> str:
-    """The page's text; see `report`. The same arguments give the same text."""
+    """Return the page's text; see `write_page`. Equal arguments give equal text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -82,7 +81,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = collect_results(suite, frame)
+    results = collect_results(suite, frame)
     own = Path(__file__).with_name("assets") / "bench.css"
     style = "\n".join(
         [*(read_asset(f"css/{name}.css") for name in STYLES), own.read_text(encoding="utf-8")]
@@ -92,43 +91,43 @@ def render_page(
         f"default-src 'none'; style-src {hash_source(style)}; img-src data:; "
         f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
     )
-    lines = tuning_table.lines(found, suite.methods)
+    lines = tuning_table.list_lines(results, suite.methods)
     return environment.get_template("page.html").render(
         suite=suite,
         version=__version__,
-        coverage=describe_coverage(found),
+        coverage=describe_coverage(results),
         tables=[
-            # What was tuned is told once, in a chapter of its own.
+            # The page lists tuned settings once, in a chapter of their own.
             {
-                "title": one.title,
-                "lead": one.lead,
-                "html": Markup(replace(one.table, chosen=()).to_html()),
+                "title": chapter.title,
+                "lead": chapter.lead,
+                "html": Markup(replace(chapter.table, chosen=()).to_html()),
             }
-            for one in make_chapters(suite, frame, found)
+            for chapter in make_chapters(suite, frame, results)
         ],
-        chosen=Markup(tuning_table.html(lines)) if lines else "",
-        sections=[replace(one, html=Markup(one.html)) for one in sections],
-        pictures=[(title, embedded(svg)) for title, svg in (pictures or {}).items()],
-        machines=", ".join(sorted({str(one) for one in found.rows["machine"].unique()})),
+        chosen=Markup(tuning_table.format_html(lines)) if lines else "",
+        sections=[replace(section, html=Markup(section.html)) for section in sections],
+        pictures=[(title, embed_svg(svg)) for title, svg in (pictures or {}).items()],
+        machines=", ".join(sorted({str(machine) for machine in results.rows["machine"].unique()})),
         policy=Markup(policy),
         style=Markup(style),
         early=Markup(early),
     )
 
 
-def describe_coverage(found: Results) -> dict[str, Any]:
-    """How many runs are done, and which are not, in words."""
-    total, done = len(found.plan), len(found.done)
+def describe_coverage(results: Results) -> dict[str, Any]:
+    """Describe how many runs are done, and which are not."""
+    total, done = len(results.plan), len(results.done)
     by_cell: dict[str, list[str]] = {}
-    for (cell, method), planned in found.planned.items():
-        count = found.lacking.get((cell, method), 0)
+    for (cell, method), planned in results.planned.items():
+        count = results.lacking.get((cell, method), 0)
         if not count:
             continue
-        lost = found.diverged.get((cell, method), 0)
+        lost = results.diverged.get((cell, method), 0)
         facts = [f"{planned - count} of {planned}"] if count < planned else []
         facts += [f"{lost} diverged"] if lost else []
-        told = f"{method} ({', '.join(facts)})" if facts else method
-        by_cell.setdefault(found.name_of(cell), []).append(told)
+        text = f"{method} ({', '.join(facts)})" if facts else method
+        by_cell.setdefault(results.name_of(cell), []).append(text)
     lines = [f"{cell}: {', '.join(names)}" for cell, names in by_cell.items()]
     if len(lines) > MOST_CELLS:
         lines = [*lines[:MOST_CELLS], f"and {len(lines) - MOST_CELLS} more settings"]
@@ -139,6 +138,6 @@ def describe_coverage(found: Results) -> dict[str, Any]:
     }
 
 
-def embedded(svg: str) -> str:
-    """An SVG as the source of an image."""
+def embed_svg(svg: str) -> str:
+    """Return an SVG as the source of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

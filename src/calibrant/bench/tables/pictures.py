@@ -1,7 +1,6 @@
-"""Pictures of results, drawn on the axes they are given.
+"""Draw results that `series` computed on given axes, or on a new figure outside pyplot.
 
-Each function draws numbers that `series` computed. Without axes it makes a figure that pyplot
-never hears of; no global style is read or set. `svg` turns axes into text.
+No global style is read or set. `svg` turns axes into text.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from calibrant.report.pictures import MUTED, add_title, new_axes, quiet_frame
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Told apart in every common form of colour blindness (Okabe and Ito), and by their dashes.
+# Distinct in every common form of colour blindness (Okabe and Ito), and by their dashes.
 COLOURS = ("#1a67a8", "#c2500f", "#1f8a5b", "#8a4fa3", "#b07d00", "#4b9fd5", "#5a616b", "#c44f86")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-SHOWN = 12  # lines in one picture; more cannot be told apart
+SHOWN = 12  # lines in a picture; more are hard to tell apart
 
 
 def start_axes(ax: Axes | None, title: str, x: str, y: str) -> Axes:
@@ -48,7 +47,7 @@ def line_style(place: int) -> dict[str, Any]:
 
 
 def add_legend(axes: Axes) -> None:
-    """Inside, or, of many lines, beside them."""
+    """Add a legend inside the axes, or beside them if there are many lines."""
     if len(axes.get_legend_handles_labels()[0]) <= 4:
         axes.legend(frameon=False, fontsize=8, labelcolor=MUTED)
         return
@@ -58,7 +57,7 @@ def add_legend(axes: Axes) -> None:
 
 
 def lines(
-    found: Sequence[Series],
+    series: Sequence[Series],
     metric: str,
     ax: Axes | None = None,
     *,
@@ -66,27 +65,27 @@ def lines(
     against: str = "",
     log: bool = False,
 ) -> Axes:
-    """Means with standard errors against a setting, an epoch or a severity, a line a series."""
-    if not found or not any(one.points for one in found):
+    """Draw means with standard errors against a setting, epoch or severity; a line a series."""
+    if not series or not any(line.points for line in series):
         raise InputError(f"there is nothing to draw of {metric}")
-    if len(found) > SHOWN:
-        title = f"{title} ({SHOWN} of {len(found)})"
+    if len(series) > SHOWN:
+        title = f"{title} ({SHOWN} of {len(series)})"
     axes = start_axes(ax, title, against, heading(metric))
     scale = 100 if unit(metric) == "%" else 1
-    for place, one in enumerate(found[:SHOWN]):
-        mean, error = scale * np.array(one.means), scale * np.array(one.errors)
+    for place, line in enumerate(series[:SHOWN]):
+        mean, error = scale * np.array(line.means), scale * np.array(line.errors)
         style = line_style(place)
         marker = "o" if len(mean) <= 12 else ""
-        axes.plot(one.places, mean, marker=marker, ms=3.5, label=one.name, **style)
+        axes.plot(line.places, mean, marker=marker, ms=3.5, label=line.name, **style)
         if error.any():
             axes.fill_between(
-                one.places, mean - error, mean + error, color=style["color"], alpha=0.16, lw=0
+                line.places, mean - error, mean + error, color=style["color"], alpha=0.16, lw=0
             )
     if log:
         axes.set_xscale("log")
-    elif len(places := sorted({place for one in found for place in one.places})) <= 10:
+    elif len(places := sorted({place for line in series for place in line.places})) <= 10:
         axes.set_xticks(places, [f"{place:g}" for place in places])
-    if len(found) > 1:
+    if len(series) > 1:
         add_legend(axes)
     return axes
 
@@ -99,7 +98,7 @@ def heat(
     names: tuple[str, str],
     title: str = "",
 ) -> Axes:
-    """A figure over two settings, its numbers written in (r-aurc tables 9, 10; acls table A)."""
+    """Draw a metric over two settings, with numbers (r-aurc tables 9, 10; acls table A)."""
     rows, columns = (sorted({place[side] for place in table}) for side in (0, 1))
     axes = start_axes(ax, title or heading(metric), names[1], names[0])
     values = np.full((len(rows), len(columns)), np.nan)
@@ -113,13 +112,13 @@ def heat(
         colour = "white" if dark else "black"
         text = number(metric, float(value))
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
-    axes.set_xticks(range(len(columns)), [f"{one:g}" for one in columns])
-    axes.set_yticks(range(len(rows)), [f"{one:g}" for one in rows])
+    axes.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+    axes.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
     return axes
 
 
 def svg(axes: Axes) -> str:
-    """The figure as SVG text: the same drawing gives the same text."""
+    """Return a figure as SVG text; equal drawings give equal text."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

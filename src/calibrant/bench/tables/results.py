@@ -1,11 +1,12 @@
-"""A suite's results as cells: one setting, one method, a value for each seed.
+"""Collect a suite's results by cell, method and seed.
 
-A cell is what methods are compared in: a data set and a network, and whatever else of a
-run's settings a suite varies without calling it a method.
+Methods are compared within a cell: a data set, a network, and other settings that the suite
+varies without naming a method for each.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from calibrant.training.config import Config
 
 USUAL = ("data", "model")
-# Asked before the others when data and model do not tell runs apart.
+# Settings tried first when data and model do not tell runs apart.
 FIRST = ("long_tail", "epochs", "validation", "batch_size", "lr")
 CODED = ("key", "part", "calibrator", "metric", "model")
 KEPT = ("key", "part", "calibrator", "metric", "value", "seconds", "machine")
@@ -36,7 +37,7 @@ Runs = dict[int, float]  # a value for each seed
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a suite asked for and what its store has of it."""
+    """The runs of a suite, and the results that the store has of them."""
 
     suite: Suite
     frame: pd.DataFrame
@@ -45,8 +46,8 @@ class Results:
 
     @cached_property
     def plan(self) -> dict[str, list[tuple[str, Cell, int]]]:
-        """Each run's key, with the method, cell and seed it stands for."""
-        found: dict[str, list[tuple[str, Cell, int]]] = {}
+        """The (method, cell, seed) entries of each run, by key."""
+        plan: dict[str, list[tuple[str, Cell, int]]] = {}
         keys: dict[tuple[str, Cell, int], str] = {}
         for method, spec in self.suite.specs:
             cell = self.cell_of(spec.config)
@@ -56,71 +57,58 @@ class Results:
                     f"{self.suite.name} has two runs of {method} with seed {entry[2]} in "
                     f"{self.name_of(cell)}: name a setting that tells them apart in by="
                 )
-            if entry not in found.setdefault(spec.key, []):
-                found[spec.key].append(entry)
-        return found
+            if entry not in plan.setdefault(spec.key, []):
+                plan[spec.key].append(entry)
+        return plan
 
     @cached_property
     def _settings(self) -> dict[Cell, dict[str, Any]]:
-        found: dict[Cell, dict[str, Any]] = {}
-        for _, spec in self.suite.specs:
-            for _, cell, _ in self.plan[spec.key]:
-                if cell not in found:
-                    found[cell] = spec.config.to_dict()
-        return found
+        pairs = ((self.cell_of(spec.config), spec.config) for _, spec in reversed(self.suite.specs))
+        return {cell: config.to_dict() for cell, config in dict(pairs).items()}
 
     @cached_property
     def planned(self) -> dict[tuple[Cell, str], int]:
-        """How many runs the suite asks for, by cell and method."""
-        found: dict[tuple[Cell, str], int] = {}
-        for entries in self.plan.values():
-            for method, cell, _ in entries:
-                found[cell, method] = found.get((cell, method), 0) + 1
-        return found
+        """The number of runs of the suite, by cell and method."""
+        return self._count(self.plan)
 
     @cached_property
     def lacking(self) -> dict[tuple[Cell, str], int]:
-        """How many of those runs are not done."""
-        found: dict[tuple[Cell, str], int] = {}
-        for key, entries in self.plan.items():
-            for method, cell, _ in entries if key not in self.done else ():
-                found[cell, method] = found.get((cell, method), 0) + 1
-        return found
+        """The number of runs that are not done, by cell and method."""
+        return self._count(key for key in self.plan if key not in self.done)
 
     @cached_property
     def diverged(self) -> dict[tuple[Cell, str], int]:
-        """How many of those not done stopped because their loss was no number any more."""
+        """The number of runs that diverged, by cell and method."""
         ended = set(self.rows.loc[self.rows["metric"] == "diverged", "key"]) - self.done
-        found: dict[tuple[Cell, str], int] = {}
-        for key in ended & self.plan.keys():
-            for method, cell, _ in self.plan[key]:
-                found[cell, method] = found.get((cell, method), 0) + 1
-        return found
+        return self._count(ended & self.plan.keys())
+
+    def _count(self, keys: Iterable[str]) -> dict[tuple[Cell, str], int]:
+        return dict(Counter((cell, method) for key in keys for method, cell, _ in self.plan[key]))
 
     @cached_property
     def former(self) -> dict[tuple[Cell, str], str]:
-        """By cell and method, the former defaults that its runs were made with, if any."""
-        found = {
+        """The former defaults that runs were made with, if any, by cell and method."""
+        texts = {
             (cell, method): describe_former(spec.config)
             for _, spec in self.suite.specs
             for method, cell, _ in self.plan[spec.key]
             if spec.logits is None
         }
-        return {place: text for place, text in found.items() if text}
+        return {place: text for place, text in texts.items() if text}
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """In the order of the suite."""
+        """The cells, in the order of the suite."""
         return list(dict.fromkeys(cell for entries in self.plan.values() for _, cell, _ in entries))
 
     @cached_property
     def done(self) -> set[str]:
-        """Keys of runs that have results on the test rows."""
+        """Keys of runs that have test figures."""
         return set(self.rows.loc[self.rows["part"] == "test", "key"])
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """The store's rows of this suite, metrics and calibrators written one way."""
+        """The store's rows of this suite, with normalised metrics and calibrators."""
         ours = self.frame["key"].isin(self.plan) & (self.frame["metric"] != MARK)
         frame = self.frame.loc[ours, list(KEPT)].copy()
         for column in ("metric", "calibrator"):
@@ -130,23 +118,25 @@ class Results:
 
     @cached_property
     def _groups(self) -> dict[Any, Any]:
-        """Where the rows of each (metric, calibrator) are."""
+        """Positions of rows by (metric, calibrator)."""
         return dict(self.rows.groupby(["metric", "calibrator"], sort=False, observed=True).indices)
 
     @cached_property
     def calibrators(self) -> tuple[str, ...]:
-        """Every calibrator of test rows: none, those of the suite in its order, others.
+        """Calibrators with test figures: none, the suite's in its order, then others.
 
-        Names with a colon, such as ``hard_classes:even``, are of looks into a network.
+        Names with a colon, such as ``hard_classes:even``, are no calibrators.
         """
         judged = self.rows.loc[self.rows["part"] == "test", "calibrator"]
         measured = [str(name) for name in dict.fromkeys(judged) if ":" not in str(name)]
-        return tuple(dict.fromkeys([*(one for one in self._asked if one in measured), *measured]))
+        return tuple(
+            dict.fromkeys([*(name for name in self._asked if name in measured), *measured])
+        )
 
     @property
     def own_calibrators(self) -> tuple[str, ...]:
-        """Those of them that the suite asks for, not another of the same runs."""
-        return tuple(one for one in self.calibrators if one in self._asked)
+        """Calibrators that the suite names; others belong to suites that share its runs."""
+        return tuple(name for name in self.calibrators if name in self._asked)
 
     @cached_property
     def _asked(self) -> dict[str, None]:
@@ -155,9 +145,9 @@ class Results:
         return dict.fromkeys(["none", *names])
 
     def find_calibrator(self, text: str) -> str:
-        """Find the name in these rows of what a person calls so: as stored, or as in suites.
+        """Find a calibrator's name in these rows, given its stored name or a suite's.
 
-        What the suite asks for comes before what was measured besides.
+        The suite's own calibrators are preferred.
         """
         names = (canonical_name(text), canonical_name(store_calibrator(text)))
         known = [name for where in (self._asked, self._measured) for name in names if name in where]
@@ -170,11 +160,11 @@ class Results:
     def values(
         self, metric: str, *, calibrator: str = "none", part: str = "test", exact: bool = False
     ) -> dict[tuple[Cell, str], Runs]:
-        """By cell and method, the figure of each seed; ``part`` may be a pattern.
+        """Return the figure of each seed by cell and method; ``part`` may be a pattern.
 
-        Of several parts that fit, such as ``test:*:5``, a seed's figure is the mean; a seed
-        that lacks a part which others of its method have is left out. ``exact`` says that the
-        calibrator is named as in these rows.
+        If several parts match, as with ``test:*:5``, a seed's figure is their mean; a seed that
+        lacks some of its method's parts is left out. With ``exact``, the calibrator's name is
+        used as given.
         """
         name = calibrator if exact else self.find_calibrator(calibrator)
         asked = (canonical_name(metric), name, part)
@@ -184,37 +174,39 @@ class Results:
 
     def _values(self, name: str, calibrator: str, part: str) -> dict[tuple[Cell, str], Runs]:
         column = "value"
-        if name == "seconds":  # of fitting: a column of every row, whatever its metric
+        if name == "seconds":  # of fitting: a column, not a metric
             name, column = "accuracy", "seconds"
         rows = self.rows.iloc[self._groups.get((name, calibrator), [])]
         rows = rows[rows[column].notna()]
-        parts = [one for one in rows["part"].unique() if fnmatchcase(str(one), part)]
+        parts = [
+            each_part for each_part in rows["part"].unique() if fnmatchcase(str(each_part), part)
+        ]
         rows = rows[rows["part"].isin(parts)]
         tally: dict[tuple[Cell, str], dict[int, list[float]]] = {}
         for key, value in zip(rows["key"].tolist(), rows[column].tolist(), strict=True):
             for method, cell, seed in self.plan[key]:
                 tally.setdefault((cell, method), {}).setdefault(seed, []).append(float(value))
-        found: dict[tuple[Cell, str], Runs] = {}
+        by_place: dict[tuple[Cell, str], Runs] = {}
         for place in self.planned:  # in the order of the suite, not of the store
             if (runs := tally.get(place)) is None:
                 continue
             most = max(len(each) for each in runs.values())
-            found[place] = {
+            by_place[place] = {
                 seed: sum(each) / most for seed, each in sorted(runs.items()) if len(each) == most
             }
-        return found
+        return by_place
 
     def setting(self, cell: Cell, name: str) -> Any:
-        """A setting that all runs of a cell share."""
+        """Return a setting that all runs of a cell share."""
         return self._settings[cell][name]
 
     def cell_of(self, config: Config) -> Cell:
-        """The cell that runs of these settings are in."""
+        """Return the cell of runs with these settings."""
         settings = config.to_dict()
-        return tuple(_plain(settings[name]) for name in self.by)
+        return tuple(_make_hashable(settings[name]) for name in self.by)
 
     def name_of(self, cell: Cell) -> str:
-        """A cell in words: ``cifar10, resnet18``."""
+        """Describe a cell: ``cifar10, resnet18``."""
         parts = [
             str(value) if name in USUAL else f"{name} {value}"
             for name, value in zip(self.by, cell, strict=True)
@@ -224,23 +216,23 @@ class Results:
 
 
 def collect_results(suite: Suite, frame: pd.DataFrame, by: Iterable[str] | None = None) -> Results:
-    """A suite's results; ``by`` names the settings that make a cell, else they are found."""
+    """Collect a suite's results; ``by`` names the settings of a cell. Default: None, found."""
     check_current(suite.plugins)
     by = None if by is None else tuple(by)
     for name in by or ():
         if suite.specs and name not in (known := suite.specs[0][1].config.to_dict()):
             raise no_such("setting", name, known)
-    return Results(suite, code_columns(frame), by if by is not None else _apart(suite))
+    return Results(suite, code_columns(frame), by if by is not None else _find_settings(suite))
 
 
 def code_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with repeated texts coded as categories, in which they are soon found."""
+    """Code repeated texts as categories, which are faster to search."""
     names = [name for name in CODED if str(frame[name].dtype) != "category"]
     return frame.astype(dict.fromkeys(names, "category")) if names else frame
 
 
-def _apart(suite: Suite) -> tuple[str, ...]:
-    """Data, model, and the fewest further settings that tell all runs of a method apart."""
+def _find_settings(suite: Suite) -> tuple[str, ...]:
+    """Find data, model, and the fewest further settings that tell a method's runs apart."""
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for method, spec in suite.specs:
         runs.setdefault(method, []).append(spec.config.to_dict())
@@ -248,24 +240,24 @@ def _apart(suite: Suite) -> tuple[str, ...]:
     known = next(iter(runs.values()), [{}])[0]
     rest = [name for name in known if name not in (*USUAL, *FIRST, *OF_A_METHOD)]
     for name in (*FIRST, *rest):
-        before = _distinct(runs, by)
+        before = _count_distinct(runs, by)
         if before == sum(len(each) for each in runs.values()):
             break
-        if _distinct(runs, [*by, name]) > before:
+        if _count_distinct(runs, [*by, name]) > before:
             by.append(name)
     return tuple(by)
 
 
-def _distinct(runs: Mapping[str, list[Mapping[str, Any]]], by: list[str]) -> int:
+def _count_distinct(runs: Mapping[str, list[Mapping[str, Any]]], by: list[str]) -> int:
     names = [*by, "seed"]
     return sum(
-        len({tuple(_plain(config[name]) for name in names) for config in each})
+        len({tuple(_make_hashable(config[name]) for name in names) for config in each})
         for each in runs.values()
     )
 
 
-def _plain(value: Any) -> Any:
-    """A setting as something that can be a key."""
+def _make_hashable(value: Any) -> Any:
+    """Return a setting's value in a hashable form."""
     if isinstance(value, dict):
         return ", ".join(f"{key}={value[key]}" for key in sorted(value)) or None
     return ", ".join(map(str, value)) or None if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""Results as series to draw: against a setting, an epoch, a severity, or another figure."""
+"""Series of results to draw: against a setting, an epoch, a severity or another figure."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ NUMBER = r"(-?[\d.]+(?:e-?\d+)?)"
 
 @dataclass(frozen=True)
 class Series:
-    """A line: values over seeds at each place of one axis, in order."""
+    """A line: means over seeds at places of an axis, in order."""
 
     name: str
     points: dict[float, Mean] = field(default_factory=dict)
 
     @property
     def places(self) -> list[float]:
-        """Where there are values."""
+        """The places that have values."""
         return list(self.points)
 
     @property
     def means(self) -> list[float]:
         """The mean at each place."""
-        return [one.mean for one in self.points.values()]
+        return [mean.mean for mean in self.points.values()]
 
     @property
     def errors(self) -> list[float]:
-        """The standard error at each place; 0 where there is one seed only."""
-        return [one.error or 0.0 for one in self.points.values()]
+        """The standard error at each place; 0 for a single seed."""
+        return [mean.error or 0.0 for mean in self.points.values()]
 
 
 def series_of(name: str, values: Mapping[float, Iterable[float]]) -> Series:
-    """A line from values at each place; places without any are left out."""
+    """Make a line from values at places; places without values are left out."""
     kept = {place: list(each) for place, each in sorted(values.items())}
     return Series(name, {place: mean_of(each) for place, each in kept.items() if each})
 
 
 def by_method(
-    found: Results, prefix: str, metric: str, *, calibrator: str = "none", part: str = "test"
+    results: Results, prefix: str, metric: str, *, calibrator: str = "none", part: str = "test"
 ) -> dict[Cell, Series]:
-    """Methods named ``prefix=NUMBER``, as in ``lambda=0.5``, a line a cell against the number."""
+    """Return a line for each cell of methods named ``prefix=NUMBER``, as in ``lambda=0.5``."""
     pattern = re.compile(rf"{re.escape(prefix)}={NUMBER}$")
     lines: dict[Cell, dict[float, Iterable[float]]] = {}
-    for (cell, method), runs in found.values(metric, calibrator=calibrator, part=part).items():
+    for (cell, method), runs in results.values(metric, calibrator=calibrator, part=part).items():
         if match := pattern.match(method):
             lines.setdefault(cell, {})[float(match[1])] = runs.values()
     return {cell: series_of(prefix, values) for cell, values in lines.items()}
 
 
 def by_option(
-    found: Results,
+    results: Results,
     option: str,
     metric: str,
     *,
@@ -64,30 +64,30 @@ def by_option(
     but: str | None = None,
     part: str = "test",
 ) -> dict[Cell, Series]:
-    """Calibrators with an option, as in ``mac_cal_head(gamma=0.9)``, against its value.
+    """Return a line for each cell of calibrators with an option: ``mac_cal_head(gamma=0.9)``.
 
-    ``only``: other text the calibrator's name must hold; ``but``: text it must not.
+    The calibrator's name must contain ``only``, and must not contain ``but``.
     """
     pattern = re.compile(rf".*[(,]{re.escape(option)}={NUMBER}[,)]")
     lines: dict[Cell, dict[float, Iterable[float]]] = {}
-    for calibrator in found.own_calibrators:
+    for calibrator in results.own_calibrators:
         match = pattern.match(calibrator)
         if match is None or only not in calibrator or (but is not None and but in calibrator):
             continue
-        for (cell, name), runs in found.values(metric, calibrator=calibrator, part=part).items():
+        for (cell, name), runs in results.values(metric, calibrator=calibrator, part=part).items():
             if name == method:
                 lines.setdefault(cell, {})[float(match[1])] = runs.values()
     return {cell: series_of(option, values) for cell, values in lines.items()}
 
 
 def grid(
-    found: Results, names: tuple[str, str], metric: str, *, part: str = "test"
+    results: Results, names: tuple[str, str], metric: str, *, part: str = "test"
 ) -> dict[Cell, dict[tuple[float, float], Mean]]:
-    """Methods named ``first=NUMBER,second=NUMBER``, as in ``eps=0.05,lambda=0.5``."""
+    """Return means over both numbers of methods named ``first=NUMBER,second=NUMBER``."""
     first, second = (re.escape(name) for name in names)
     pattern = re.compile(rf"{first}={NUMBER},{second}={NUMBER}$")
     tables: dict[Cell, dict[tuple[float, float], Mean]] = {}
-    for (cell, method), runs in found.values(metric, part=part).items():
+    for (cell, method), runs in results.values(metric, part=part).items():
         if match := pattern.match(method):
             place = (float(match[1]), float(match[2]))
             tables.setdefault(cell, {})[place] = mean_of(list(runs.values()))
@@ -95,73 +95,76 @@ def grid(
 
 
 def by_epoch(
-    found: Results, metric: str, *, part: str = "validation", calibrator: str = "none"
+    results: Results, metric: str, *, part: str = "validation", calibrator: str = "none"
 ) -> dict[Cell, list[Series]]:
-    """A line a method against the epoch: parts such as ``validation@12``."""
-    return _by_part(found, metric, re.compile(rf"{re.escape(part)}@(\d+)$"), calibrator)
+    """Return a line for each method against the epoch: parts such as ``validation@12``."""
+    return _by_part(results, metric, re.compile(rf"{re.escape(part)}@(\d+)$"), calibrator)
 
 
 def by_severity(
-    found: Results, metric: str, *, calibrator: str = "none"
+    results: Results, metric: str, *, calibrator: str = "none"
 ) -> dict[Cell, list[Series]]:
-    """A line a method against severity, clean rows at 0: means over the kinds of corruption.
+    """Return a line for each method against severity, with clean rows at 0.
 
-    Errors are of seeds: kinds differ by what they are, and not by chance (soft-calibration
-    figure 2 takes them out likewise).
+    Values are means over the kinds of corruption. Errors are over seeds, because kinds do not
+    differ by chance (as in soft-calibration figure 2).
     """
-    shifted = _by_part(found, metric, re.compile(r"test:\w+:(\d)$"), calibrator)
-    clean = found.values(metric, calibrator=calibrator)
+    shifted = _by_part(results, metric, re.compile(r"test:\w+:(\d)$"), calibrator)
+    clean = results.values(metric, calibrator=calibrator)
     return {
         cell: [
-            Series(one.name, {0.0: mean_of(list(clean[cell, one.name].values())), **one.points})
-            for one in lines
-            if (cell, one.name) in clean
+            Series(line.name, {0.0: mean_of(list(clean[cell, line.name].values())), **line.points})
+            for line in lines
+            if (cell, line.name) in clean
         ]
         for cell, lines in shifted.items()
     }
 
 
 def _by_part(
-    found: Results, metric: str, pattern: re.Pattern[str], calibrator: str
+    results: Results, metric: str, pattern: re.Pattern[str], calibrator: str
 ) -> dict[Cell, list[Series]]:
-    """A line a method against the number in a part's name; a seed's several parts averaged."""
-    rows = found.rows
-    name = found.find_calibrator(calibrator)
+    """Return lines against the number in a part's name; a seed's parts are averaged."""
+    rows = results.rows
+    name = results.find_calibrator(calibrator)
     rows = rows[(rows["metric"] == metric) & (rows["calibrator"] == name)]
     matched = {part: pattern.match(str(part)) for part in rows["part"].unique()}
     places = {part: float(match[1]) for part, match in matched.items() if match}
     lines: dict[tuple[Cell, str], dict[float, dict[int, list[float]]]] = {}
     for row in rows[rows["part"].isin(places)].itertuples():
-        for method, cell, seed in found.plan[str(row.key)]:
+        for method, cell, seed in results.plan[str(row.key)]:
             line = lines.setdefault((cell, method), {}).setdefault(places[str(row.part)], {})
             line.setdefault(seed, []).append(float(row.value))
-    told: dict[Cell, list[Series]] = {}
+    by_cell: dict[Cell, list[Series]] = {}
     for (cell, method), by_place in lines.items():
         means = {
             place: [math.fsum(each) / len(each) for each in seeds.values()]
             for place, seeds in by_place.items()
         }
-        told.setdefault(cell, []).append(series_of(method, means))
-    order = {method: place for place, method in enumerate(found.suite.methods)}
-    return {cell: sorted(lines, key=lambda one: order[one.name]) for cell, lines in told.items()}
+        by_cell.setdefault(cell, []).append(series_of(method, means))
+    order = {method: place for place, method in enumerate(results.suite.methods)}
+    return {
+        cell: sorted(lines, key=lambda series: order[series.name])
+        for cell, lines in by_cell.items()
+    }
 
 
 def pairs(
-    found: Results, first: str, second: str, *, part: str = "test"
+    results: Results, first: str, second: str, *, part: str = "test"
 ) -> dict[Cell, list[tuple[str, str, float, float]]]:
-    """(method, calibrator, first figure, second figure), means over seeds both have, by cell."""
-    told: dict[Cell, list[tuple[str, str, float, float]]] = {}
-    for calibrator in found.calibrators:
-        one = found.values(first, calibrator=calibrator, part=part, exact=True)
-        two = found.values(second, calibrator=calibrator, part=part, exact=True)
-        for cell, method in one.keys() & two.keys():
-            both = _both(one[cell, method], two[cell, method])
+    """Return (method, calibrator, first, second) by cell: means over common seeds."""
+    by_cell: dict[Cell, list[tuple[str, str, float, float]]] = {}
+    for calibrator in results.calibrators:
+        left = results.values(first, calibrator=calibrator, part=part, exact=True)
+        right = results.values(second, calibrator=calibrator, part=part, exact=True)
+        for cell, method in left.keys() & right.keys():
+            both = _both(left[cell, method], right[cell, method])
             if both is not None:
-                told.setdefault(cell, []).append((method, calibrator, *both))
-    return {cell: sorted(each) for cell, each in told.items()}
+                by_cell.setdefault(cell, []).append((method, calibrator, *both))
+    return {cell: sorted(each) for cell, each in by_cell.items()}
 
 
-def _both(one: Runs, two: Runs) -> tuple[float, float] | None:
-    seeds = sorted(one.keys() & two.keys())
-    first, second = (mean_of([runs[seed] for seed in seeds]).mean for runs in (one, two))
+def _both(left: Runs, right: Runs) -> tuple[float, float] | None:
+    seeds = sorted(left.keys() & right.keys())
+    first, second = (mean_of([runs[seed] for seed in seeds]).mean for runs in (left, right))
     return (first, second) if math.isfinite(first) and math.isfinite(second) else None

@@ -1,8 +1,8 @@
-"""What can be said of a few seeds: means, paired tests, ties, and what more seeds would show.
+"""Statistics over a few seeds: means, paired tests and ties.
 
-Two methods trained with the same seed share the split of the data and the order of the
-batches, so every comparison is of pairs: the differences over common seeds are tested by
-Student's t. Fewer than three pairs are not tested.
+Methods trained with the same seed share the split of the data and the order of the batches.
+Comparisons are therefore paired: Student's t-test of the differences over common seeds. Fewer
+than three pairs are not tested.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FEWEST = 3  # pairs: with two, the 5% point of t is 12.7 and the test says next to nothing
+FEWEST = 3  # pairs to test: with two, the 5% point of t is 12.7
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and its standard error s/√n, which one seed does not have."""
+    """A mean over seeds and its standard error s/√n; None for a single seed."""
 
     mean: float
     error: float | None
@@ -37,12 +37,12 @@ class Paired:
 
     @property
     def tested(self) -> bool:
-        """Whether there were pairs enough for a test."""
+        """Whether there were enough pairs for a test."""
         return self.p is not None
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Mean and standard error.
+    """Compute mean and standard error.
 
     >>> mean_of([1.0, 2.0, 3.0])
     Mean(mean=2.0, error=0.5773502691896258, count=3)
@@ -56,39 +56,39 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def paired(differences: Sequence[float], *, level: float = LEVEL) -> Paired:
-    """The paired t-test of a mean difference of 0, two-sided.
+    """Test by a two-sided paired t-test whether the mean difference is 0.
 
-    Differences that are all alike leave no doubt: p is 1 where they are 0, else 0.
+    If all differences are equal, p is 1 if they are 0, else 0.
     """
     from scipy.stats import t
 
-    found = mean_of(differences)
-    deviation = _deviation(differences, found.mean)
-    if deviation is None or found.error is None:
-        return Paired(found.mean, found.count)
-    reach = float(t.ppf(1 - level / 2, found.count - 1)) * found.error
-    if found.count < FEWEST:
+    mean = mean_of(differences)
+    deviation = _deviation(differences, mean.mean)
+    if deviation is None or mean.error is None:
+        return Paired(mean.mean, mean.count)
+    reach = float(t.ppf(1 - level / 2, mean.count - 1)) * mean.error
+    if mean.count < FEWEST:
         p = None
-    elif found.error == 0:
-        p = 1.0 if found.mean == 0 else 0.0
+    elif mean.error == 0:
+        p = 1.0 if mean.mean == 0 else 0.0
     else:
-        p = 2 * float(t.sf(abs(found.mean) / found.error, found.count - 1))
-    low, high = found.mean - reach, found.mean + reach
-    return Paired(found.mean, found.count, deviation, low, high, p)
+        p = 2 * float(t.sf(abs(mean.mean) / mean.error, mean.count - 1))
+    low, high = mean.mean - reach, mean.mean + reach
+    return Paired(mean.mean, mean.count, deviation, low, high, p)
 
 
 def paired_by_seed(left: Mapping[int, float], right: Mapping[int, float]) -> Paired:
-    """`paired` of left − right over the seeds both have."""
+    """Test left − right over common seeds: see `paired`."""
     return paired([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
 
 
 def best_and_tied(
     values: Mapping[str, Mapping[int, float]], *, higher: bool, level: float = LEVEL
 ) -> tuple[str | None, set[str]]:
-    """The name with the best mean over seeds, and those a paired test cannot tell from it.
+    """Return the name with the best mean, and names that a paired test cannot tell from it.
 
-    Where some have three seeds the best is one of them: a mean of one or two proves nothing. A
-    method with fewer than three seeds in common with the best is never called tied.
+    If some have three seeds, the best is one of these. A method with fewer than three seeds in
+    common with the best is never tied.
     """
     means = {name: mean_of(list(runs.values())).mean for name, runs in values.items() if runs}
     means = {name: mean for name, mean in means.items() if math.isfinite(mean)}

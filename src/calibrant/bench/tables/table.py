@@ -1,4 +1,4 @@
-"""A table of a suite as a value: columns, blocks of rows, and entries with how they stand."""
+"""A table of a suite: columns, blocks of rows and entries; and its four formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calibrant.bench.tables.formatting import (
 from calibrant.bench.tables.results import Cell
 
 MARKS = {True: "+", False: "−", None: ""}
-# What LaTeX reads as commands, and the signs of ours that its plain fonts lack.
+# Characters that LaTeX reads as commands, or that its plain fonts lack.
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -46,7 +46,7 @@ _LATEX = {
 
 
 class Published(NamedTuple):
-    """A paper's figure, its value, and where it is from in words."""
+    """A paper's figure, its value, and a description of its source."""
 
     figure: PublishedFigure
     value: float
@@ -55,10 +55,10 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure of one method: ours over seeds, how it stands, and the published one."""
+    """A figure of a method: the mean over seeds, its tests, and the published figure."""
 
     mean: statistics.Mean | None  # None: no run has it
-    planned: int  # runs the suite asks for
+    planned: int  # number of runs of the suite
     best: bool = False
     tied: bool = False  # a paired test cannot tell it from the best
     difference: statistics.Paired | None = None  # to the baseline
@@ -67,14 +67,14 @@ class Entry:
     published: Published | None = None
 
     @property
-    def told(self) -> bool | None:
-        """Better (True) or worse (False) than the baseline by the test; None: neither."""
+    def verdict(self) -> bool | None:
+        """Whether the test says better (True) or worse (False) than the baseline, or neither."""
         return self.better if self.p is not None and self.p < statistics.LEVEL else None
 
 
 @dataclass(frozen=True)
 class Column:
-    """A metric after a calibrator, of one part of the rows."""
+    """A metric after a calibrator on a part of the rows."""
 
     metric: str
     calibrator: str = "none"
@@ -84,10 +84,10 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """Its name, unit and better way, the calibrator, and the part where it must be said."""
+        """Its name, unit and better direction, the calibrator, and the part if needed."""
         plain = shown_calibrator(self.calibrator)
         after = "" if plain == "none" else f", after {plain}"
-        after += f", {in_words(self.part)}" if self.says_part else ""
+        after += f", {describe_part(self.part)}" if self.says_part else ""
         text = heading(self.metric)
         arrow = text[-1] if text[-1] in "↑↓" else ""
         return f"{text[:-1].rstrip()}{after} {arrow}" if arrow else f"{text}{after}"
@@ -95,7 +95,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Block:
-    """The rows of one cell."""
+    """The rows of a cell."""
 
     cell: Cell
     name: str
@@ -106,8 +106,8 @@ class Block:
     @property
     def shown(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
         """The rows that have a figure, ours or published."""
-        found = [(name, entries) for name, entries in self.rows if _has_any(entries)]
-        return tuple((self._label(name), entries) for name, entries in found)
+        filled = [(name, entries) for name, entries in self.rows if _has_any(entries)]
+        return tuple((self._label(name), entries) for name, entries in filled)
 
     @property
     def waiting(self) -> str:
@@ -115,9 +115,9 @@ class Block:
         names = [name for name, entries in self.rows if not _has_any(entries)]
         lost = [self._label(name) for name in names if name in self.diverged]
         names = [self._label(name) for name in names if name not in self.diverged]
-        told = [f"Diverged: {', '.join(lost)}."] if lost else []
-        told += [f"No figures (not run yet, or failed): {', '.join(names)}."] if names else []
-        return " ".join(told)
+        sentences = [f"Diverged: {', '.join(lost)}."] if lost else []
+        sentences += [f"No figures (not run yet, or failed): {', '.join(names)}."] if names else []
+        return " ".join(sentences)
 
     def _label(self, name: str) -> str:
         return self.labels.get(name) or without_source(name)
@@ -125,97 +125,97 @@ class Block:
 
 @dataclass(frozen=True)
 class Table:
-    """Figures of a suite, ready to be written in any form."""
+    """A table of a suite, which can be written in four formats."""
 
     title: str
     by: tuple[str, ...]
-    down: str  # what the rows are: method or calibrator
+    down: str  # kind of the rows: method or calibrator
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     baseline: str | None
     parts: tuple[str, ...] = ("test",)
-    method: str | None = None  # whose calibrators the rows are
-    chosen: tuple[tuning_table.Line, ...] = ()  # what was tuned
-    more: tuple[str, ...] = ()  # calibrators that were measured and have no column
+    method: str | None = None  # the method, if rows are calibrators
+    chosen: tuple[tuning_table.Line, ...] = ()  # tuned settings
+    more: tuple[str, ...] = ()  # measured calibrators without a column
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where published figures are from, each with a letter, in the order they appear."""
-        found = dict.fromkeys(
+        """The sources of published figures, each with a letter, in order of appearance."""
+        sources = dict.fromkeys(
             entry.published.source
             for block in self.blocks
             for _, entries in block.rows
             for entry in entries
             if entry.published is not None
         )
-        return {source: chr(ord("a") + place) for place, source in enumerate(found)}
+        return {source: chr(ord("a") + place) for place, source in enumerate(sources)}
 
     def to_markdown(self) -> str:
-        """As Markdown."""
+        """Format as Markdown."""
         return _write_markdown(self)
 
     def to_latex(self) -> str:
-        """As LaTeX, for the package booktabs."""
+        """Format as LaTeX, for the package booktabs."""
         return _write_latex(self)
 
     def to_csv(self) -> str:
-        """As CSV: a line a figure, plain numbers in the units of the store."""
+        """Format as CSV: a line for each figure, in the units of the store."""
         return _write_csv(self)
 
     def to_html(self) -> str:
-        """As an HTML fragment."""
+        """Format as an HTML fragment."""
         return _write_html(self)
 
 
-def in_words(part: str) -> str:
-    """A part of the rows as a heading has it, beside others."""
+def describe_part(part: str) -> str:
+    """Describe a part of the rows for a heading."""
     known = {"test": "clean", "test:*": "corrupted", "ood:*": "beside another set"}
     severity = re.fullmatch(r"test:\*:(\d)", part)
     return f"severity {severity[1]}" if severity else known.get(part, part)
 
 
 def _has_any(entries: Sequence[Entry]) -> bool:
-    return any(one.mean is not None or one.published is not None for one in entries)
+    return any(entry.mean is not None or entry.published is not None for entry in entries)
 
 
 def _write_markdown(table: Table) -> str:
-    """Pipes and bars; the best in bold, those tied with it in italics."""
+    """Format as Markdown; the best in bold, those tied with it in italics."""
 
     def shown(entry: Entry, metric: str, note: str) -> str:
-        text = _figure(entry, metric)
+        text = _format_figure(entry, metric)
         text = f"**{text}**" if entry.best else f"*{text}*" if entry.tied else text
-        return text + MARKS[entry.told] + note
+        return text + MARKS[entry.verdict] + note
 
     lines = []
     for block in table.blocks:
-        lines += [f"**{_piped(block.name)}**", ""]
-        heads = [table.down, *_headings(table)]
+        lines += [f"**{_escape_markdown(block.name)}**", ""]
+        heads = [table.down, *_list_headings(table)]
         if block.shown:
-            lines.append(f"| {' | '.join(_piped(head) for head in heads)} |")
+            lines.append(f"| {' | '.join(_escape_markdown(head) for head in heads)} |")
             lines.append(f"|---|{'---:|' * (len(heads) - 1)}")
         for name, entries in block.shown:
-            cells = [_piped(name), *_cells(table, entries, shown)]
+            cells = [_escape_markdown(name), *_format_cells(table, entries, shown)]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", block.waiting] if block.waiting and block.shown else [block.waiting]
         lines += [""] if block.waiting else []
-    more = ["", _more(table, "`")] if table.more else []
-    told = ["", *tuning_table.markdown(table.chosen)] if table.chosen else [""]
-    return "\n".join([*lines, _legend(table), *more, *told])
+    more = ["", _list_more(table, "`")] if table.more else []
+    choices = ["", *tuning_table.format_markdown(table.chosen)] if table.chosen else [""]
+    return "\n".join([*lines, _make_legend(table), *more, *choices])
 
 
 def _write_latex(table: Table) -> str:
-    """A ``tabular`` with booktabs' rules, all text escaped."""
+    """Format as a ``tabular`` with booktabs' rules; all text is escaped."""
 
     def shown(entry: Entry, metric: str, note: str) -> str:
-        text = _escape_latex(_figure(entry, metric))
+        text = _escape_latex(_format_figure(entry, metric))
         if entry.best:
             text = rf"\textbf{{{text}}}"
         elif entry.tied:
             text = rf"\textit{{{text}}}"
-        mark = MARKS[entry.told]
+        mark = MARKS[entry.verdict]
         return text + (f"$^{{{mark.replace('−', '-')}}}$" if mark else "") + note
 
-    heads = [table.down, *_headings(table)]
+    heads = [table.down, *_list_headings(table)]
     lines = [
         r"% \usepackage{booktabs}",
         rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
@@ -226,32 +226,39 @@ def _write_latex(table: Table) -> str:
         title = rf"\multicolumn{{{len(heads)}}}{{l}}{{\textbf{{{_escape_latex(block.name)}}}}} \\"
         lines += [r"\midrule", title]
         for name, entries in block.shown:
-            cells = [_escape_latex(name), *_cells(table, entries, shown, _escape_latex)]
+            cells = [_escape_latex(name), *_format_cells(table, entries, shown, _escape_latex)]
             lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    told = [_legend(table), *(tuning_table.comments(table.chosen) if table.chosen else ())]
-    return "\n".join([*lines, *(f"% {one}" for one in told), ""])
+    notes = [
+        _make_legend(table),
+        *(tuning_table.format_comments(table.chosen) if table.chosen else ()),
+    ]
+    return "\n".join([*lines, *(f"% {note}" for note in notes), ""])
 
 
 def _write_html(table: Table) -> str:
-    """A ``table`` element for each cell; classes say best, tied, better and worse."""
+    """Format as a ``table`` element for each cell, with classes better and worse."""
 
     def shown(entry: Entry, metric: str, note: str) -> str:
         tag = "strong" if entry.best else "em" if entry.tied else "span"
-        text = f"<{tag}>{escape(_figure(entry, metric))}</{tag}>"
-        mark = {True: "better", False: "worse"}.get(entry.told) if entry.told is not None else None
+        text = f"<{tag}>{escape(_format_figure(entry, metric))}</{tag}>"
+        mark = (
+            {True: "better", False: "worse"}.get(entry.verdict)
+            if entry.verdict is not None
+            else None
+        )
         if mark:
-            told = f"{mark} than {table.baseline}, p = {entry.p:.2g} (Holm)"
-            sign = MARKS[entry.told]
-            text += f'<sup class="{mark}" title="{escape(told)}">{sign}</sup>'
+            reason = f"{mark} than {table.baseline}, p = {entry.p:.2g} (Holm)"
+            sign = MARKS[entry.verdict]
+            text += f'<sup class="{mark}" title="{escape(reason)}">{sign}</sup>'
         return text + (f" <small>{escape(note.strip())}</small>" if note else "")
 
     parts = []
     for block in table.blocks:
-        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in _headings(table))
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in _list_headings(table))
         rows = "".join(
             f'<tr><th scope="row">{escape(name)}</th>'
-            + "".join(f"<td>{cell}</td>" for cell in _cells(table, entries, shown, escape))
+            + "".join(f"<td>{cell}</td>" for cell in _format_cells(table, entries, shown, escape))
             + "</tr>\n"
             for name, entries in block.shown
         )
@@ -262,13 +269,13 @@ def _write_html(table: Table) -> str:
             f'<thead><tr><th scope="col">{table.down}</th>{heads}</tr></thead>\n'
             f"<tbody>\n{rows}</tbody></table></div>{waiting}"
         )
-    notes = [_legend(table), *([_more(table)] if table.more else [])]
+    notes = [_make_legend(table), *([_list_more(table)] if table.more else [])]
     parts += [f'<p class="legend-line">{escape(note)}</p>' for note in notes]
-    return "\n".join([*parts, *([tuning_table.html(table.chosen)] if table.chosen else ())])
+    return "\n".join([*parts, *([tuning_table.format_html(table.chosen)] if table.chosen else ())])
 
 
 def _write_csv(table: Table) -> str:
-    """A line a figure: plain numbers, shares as shares."""
+    """Format as CSV with a line for each figure, in the units of the store."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     names = ["metric", "calibrator", "part", "mean", "standard_error", "seeds", "planned"]
@@ -304,18 +311,22 @@ def _write_csv(table: Table) -> str:
                         *seen,
                         entry.p,
                         *theirs,
-                        *(tuning_table.cells(table.chosen, block.cell, method) if tuned else ()),
+                        *(
+                            tuning_table.list_cells(table.chosen, block.cell, method)
+                            if tuned
+                            else ()
+                        ),
                     ]
                 )
     return sink.getvalue()
 
 
 def _escape_latex(text: str) -> str:
-    """The text, with nothing left that LaTeX would read as a command."""
-    return re.sub(".", lambda found: _LATEX.get(found[0], found[0]), text, flags=re.S)
+    """Escape every character that LaTeX would read as a command."""
+    return re.sub(".", lambda match: _LATEX.get(match[0], match[0]), text, flags=re.S)
 
 
-def _headings(table: Table) -> list[str]:
+def _list_headings(table: Table) -> list[str]:
     heads = []
     for column in table.columns:
         heads.append(column.heading)
@@ -324,7 +335,7 @@ def _headings(table: Table) -> list[str]:
     return heads
 
 
-def _cells(
+def _format_cells(
     table: Table,
     entries: tuple[Entry, ...],
     shown: Callable[[Entry, str, str], str],
@@ -332,10 +343,10 @@ def _cells(
 ) -> list[str]:
     cells: list[str] = []
     letters = table.sources
-    first = _lacking(entries[0])
+    first = _note_missing(entries[0])
     for column, entry in zip(table.columns, entries, strict=True):
-        # What is so of the whole row is said once.
-        note = _lacking(entry)
+        # A note that holds for the whole row is shown once.
+        note = _note_missing(entry)
         cells.append(shown(entry, column.metric, note if not cells or note != first else ""))
         if column.has_published:
             text = "–"
@@ -347,7 +358,7 @@ def _cells(
     return cells
 
 
-def _figure(entry: Entry, metric: str) -> str:
+def _format_figure(entry: Entry, metric: str) -> str:
     return (
         number(metric, None)
         if entry.mean is None
@@ -355,15 +366,15 @@ def _figure(entry: Entry, metric: str) -> str:
     )
 
 
-def _lacking(entry: Entry) -> str:
-    """What a reader must know of the runs behind a figure, where it is not all of them."""
+def _note_missing(entry: Entry) -> str:
+    """Return a note if a figure rests on a single seed, or on a part of the runs."""
     count = entry.mean.count if entry.mean else 0
     if count < entry.planned:
         return f" ({count or 'none'} of {entry.planned} runs)"
     return " (1 seed)" if count == 1 else ""
 
 
-def _legend(table: Table) -> str:
+def _make_legend(table: Table) -> str:
     level = f"{100 * statistics.LEVEL:g}%"
     counts = {
         entry.mean.count
@@ -373,7 +384,7 @@ def _legend(table: Table) -> str:
         if entry.mean
     }
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(min(counts, default=0))
-    rows = "test rows" if "test" in table.parts else " and ".join(map(_rows, table.parts))
+    rows = "test rows" if "test" in table.parts else " and ".join(map(_name_rows, table.parts))
     text = (
         f"Mean ± standard error over seeds ({seeds}) on {rows}. Bold: the best mean; italics: a "
         f"paired t-test over seeds does not tell it from the best ({level})."
@@ -388,21 +399,23 @@ def _legend(table: Table) -> str:
     if any(column.has_published for column in table.columns):
         text += " Published: the papers' own figures, under their own protocols"
         letters = table.sources
-        said = [f"[{sign}] {one}" if len(letters) > 1 else one for one, sign in letters.items()]
-        text += f" ({'; '.join(said)})."
+        named = [
+            f"[{sign}] {source}" if len(letters) > 1 else source for source, sign in letters.items()
+        ]
+        text += f" ({'; '.join(named)})."
     return text
 
 
-def _more(table: Table, quote: str = "") -> str:
+def _list_more(table: Table, quote: str = "") -> str:
     names = ", ".join(f"after {name}" for name in table.more)
     verb = "shows it" if len(table.more) == 1 else "shows them"
     return f"Also measured: {names} ({quote}--calibrator NAME{quote} {verb})."
 
 
-def _rows(part: str) -> str:
+def _name_rows(part: str) -> str:
     named = {"test:*": "corrupted test rows", "ood:*": "test rows and those of another data set"}
     return named.get(part, part)
 
 
-def _piped(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")

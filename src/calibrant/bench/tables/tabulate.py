@@ -1,4 +1,4 @@
-"""Tables of a suite: methods down, figures across, ours beside the published ones."""
+"""Make tables of a suite: methods down, figures across, beside published figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.bench.tables.formatting import (
 )
 from calibrant.bench.tables.results import Cell, Results, Runs, collect_results
 from calibrant.bench.tables.table import Block, Column, Entry, Published, Table
-from calibrant.bench.tables.tuning_table import lines
+from calibrant.bench.tables.tuning_table import list_lines
 from calibrant.core.errors import InputError, no_such
 from calibrant.functional.statistics import holm
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from calibrant.bench.suite.suite import Suite
 
 METRICS = ("accuracy", "nll", "ece")
-OF_TWO_SETS = ("ood_auroc", "fpr95")  # test rows have them against those of another set only
+OF_TWO_SETS = ("ood_auroc", "fpr95")  # compare test rows with rows of another data set
 
 
 def table(
@@ -44,25 +44,26 @@ def table(
     title: str | None = None,
     tell_more: bool = False,
 ) -> Table:
-    """A table of a suite's results.
+    """Make a table of a suite's results.
 
     Args:
-        suite: what was to be run.
+        suite: the suite.
         frame: the store's rows (`Store.frame()`).
-        metrics: one or several; those of the suite when left out.
-        by: the settings that make a cell; found from the suite when left out.
-        calibrators: shown side by side, "none" being before any; "none" and temperature,
-            where it was measured, when left out.
-        methods: the rows, in this order; all when left out.
-        part: the rows the figures are of: test, train, ``ood:cifar100``; or a pattern such
-            as ``test:*:5``, whose parts are averaged; or several, side by side. Figures that
-            tell two data sets apart are of ``ood:*`` where test is asked for.
-        down: what the rows are, ``method`` or ``calibrator``; calibrators when left out and
-            the suite has a single method.
-        title: the suite's name when left out.
-        tell_more: name below the table the calibrators that were measured and are not shown.
+        metrics: the columns. Default: None, those of the suite.
+        by: the settings that make a cell. Default: None, those that tell runs apart.
+        calibrators: shown side by side; "none" is uncalibrated. Default: None, "none" and
+            temperature, if it was measured.
+        methods: the rows, in this order. Default: None, all.
+        part: the part of the rows: test, train, ``ood:cifar100``; a pattern such as ``test:*:5``,
+            whose parts are averaged; or several, side by side. Metrics that compare two data sets
+            use ``ood:*`` in place of test. Default: test.
+        down: the kind of the rows, ``method`` or ``calibrator``. Default: None, calibrator if
+            there is a single method.
+        title: the title. Default: None, the suite's name.
+        tell_more: whether to list measured calibrators without a column below the table.
+            Default: False.
     """
-    found = collect_results(suite, frame, by)
+    results = collect_results(suite, frame, by)
     names = tuple(methods) if methods is not None else suite.methods
     for name in names:
         if name not in suite.methods:
@@ -71,125 +72,136 @@ def table(
     if down not in ("method", "calibrator"):
         raise InputError(f"down is method or calibrator, found {down!r}")
     if down == "calibrator" and len(names) != 1:
-        raise InputError("a table of calibrators is of one method: say which with methods=")
-    chosen = [check_metric(one) for one in _listed(metrics, suite.metrics or METRICS)]
-    after = _calibrators(found, calibrators, down)
-    parts = _listed(part, ())
-    if found.done:
-        _check_measured(found, after if calibrators is not None else [], parts)
+        raise InputError("a table of calibrators needs a single method: name it with methods=")
+    chosen = [check_metric(metric) for metric in _as_list(metrics, suite.metrics or METRICS)]
+    after = _list_calibrators(results, calibrators, down)
+    parts = _as_list(part, ())
+    if results.done:
+        _check_measured(results, after if calibrators is not None else [], parts)
     make = _by_method if down == "method" else _by_calibrator
-    columns, blocks = make(found, names, chosen, after, parts)
+    columns, blocks = make(results, names, chosen, after, parts)
     more = tell_more and calibrators is None and down == "method"
     return Table(
         title=title or suite.name,
-        by=found.by,
+        by=results.by,
         down=down,
         columns=columns,
         blocks=blocks,
-        baseline=_baseline(suite, down, [name for block in blocks for name, _ in block.rows]),
+        baseline=_find_baseline(suite, down, [name for block in blocks for name, _ in block.rows]),
         parts=tuple(parts),
         method=names[0] if down == "calibrator" else None,
-        chosen=lines(found, names),
-        more=_not_shown(found, names, chosen, after, parts) if more else (),
+        chosen=list_lines(results, names),
+        more=_list_not_shown(results, names, chosen, after, parts) if more else (),
     )
 
 
-class _Asked(NamedTuple):
-    """A column to be: ``part`` is as it was asked for, ``of`` where the figures are."""
+class _ColumnRequest(NamedTuple):
+    """A requested column; figures are those of `source_part`, which can differ from ``part``."""
 
     metric: str
     calibrator: str
     part: str
 
     @property
-    def of(self) -> str:
+    def source_part(self) -> str:
         name, _ = parts_of(self.metric)
         if self.part != "test":
             return self.part
         return "run" if name == "train_seconds" else "ood:*" if name in OF_TWO_SETS else "test"
 
-    def values(self, found: Results) -> dict[tuple[Cell, str], Runs]:
-        return found.values(self.metric, calibrator=self.calibrator, part=self.of, exact=True)
+    def values(self, results: Results) -> dict[tuple[Cell, str], Runs]:
+        return results.values(
+            self.metric, calibrator=self.calibrator, part=self.source_part, exact=True
+        )
 
-    def tells(self, found: Results, *, beside: bool = True) -> bool:
-        """Whether it has figures, other ones than the column before any, where that is beside it.
+    def has_figures(self, results: Results, *, beside: bool = True) -> bool:
+        """Return whether it has figures that differ from the uncalibrated column ``beside`` it.
 
-        Accuracy after what keeps every prediction is the accuracy before.
+        Accuracy does not differ after a calibrator that keeps every prediction.
         """
-        values = self.values(found)
-        before = self._replace(calibrator="none").values(found) if beside else None
+        values = self.values(results)
+        before = self._replace(calibrator="none").values(results) if beside else None
         return any(values.values()) and values != before
 
 
-def _not_shown(
-    found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
+def _list_not_shown(
+    results: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
 ) -> tuple[str, ...]:
-    """Calibrators, as people call them, that would have a column of these if asked for."""
+    """List the calibrators, as suites write them, that have figures but no column."""
 
-    def tells(calibrator: str) -> bool:
-        asked = (_Asked(metric, calibrator, part) for metric in metrics for part in parts)
-        shown = (one for one in asked if one.tells(found))
+    def has_figures(calibrator: str) -> bool:
+        asked = (_ColumnRequest(metric, calibrator, part) for metric in metrics for part in parts)
+        shown = (column for column in asked if column.has_figures(results))
         return any(
-            runs and name in names for one in shown for (_, name), runs in one.values(found).items()
+            runs and name in names
+            for column in shown
+            for (_, name), runs in column.values(results).items()
         )
 
-    others = [one for one in found.calibrators if one not in after]
-    # Figures of a plugin's earlier source cannot be asked for by name.
-    current = [one for one in others if canonical_name(without_source(one)) == one]
-    return tuple(shown_calibrator(one) for one in current if tells(one))
+    others = [name for name in results.calibrators if name not in after]
+    # A plugin's earlier source cannot be named.
+    current = [name for name in others if canonical_name(without_source(name)) == name]
+    return tuple(shown_calibrator(name) for name in current if has_figures(name))
 
 
 def _by_method(
-    found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
+    results: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
     asked = [
-        _Asked(metric, calibrator, part)
+        _ColumnRequest(metric, calibrator, part)
         for metric in metrics
         for calibrator in after
         for part in parts
     ]
-    values = {one: one.values(found) for one in asked}
+    values = {place: place.values(results) for place in asked}
     plain = "none" in after
-    kept = [one for one in asked if one.calibrator == "none" or one.tells(found, beside=plain)]
-    baseline = _baseline(found.suite, "method", names)
+    kept = [
+        place
+        for place in asked
+        if place.calibrator == "none" or place.has_figures(results, beside=plain)
+    ]
+    baseline = _find_baseline(results.suite, "method", names)
     rows: dict[Cell, dict[str, list[Entry]]] = {}
-    for one in kept:
-        for cell in found.cells:
+    for place in kept:
+        for cell in results.cells:
             column = {
-                name: values[one].get((cell, name), {})
+                name: values[place].get((cell, name), {})
                 for name in names
-                if (cell, name) in found.planned
+                if (cell, name) in results.planned
             }
-            planned = {name: found.planned[cell, name] for name in column}
-            marks = {name: _published(found, cell, name, one) for name in column}
-            entries = _judged(column, planned, one.metric, baseline, marks)
+            planned = {name: results.planned[cell, name] for name in column}
+            marks = {name: _find_published(results, cell, name, place) for name in column}
+            entries = _make_entries(column, planned, place.metric, baseline, marks)
             for name in column:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
-    return _assembled(found, kept, rows, "method", several=len(parts) > 1)
+    return _assemble(results, kept, rows, "method", several=len(parts) > 1)
 
 
 def _by_calibrator(
-    found: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
+    results: Results, names: Sequence[str], metrics: list[str], after: list[str], parts: list[str]
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
     (method,) = names
-    asked = [_Asked(metric, "none", part) for metric in metrics for part in parts]
+    asked = [_ColumnRequest(metric, "none", part) for metric in metrics for part in parts]
     rows: dict[Cell, dict[str, list[Entry]]] = {}
     for place in asked:
         each = {name: place._replace(calibrator=name) for name in after}
-        values = {name: one.values(found) for name, one in each.items()}
-        for cell in found.cells:
+        values = {name: cell_place.values(results) for name, cell_place in each.items()}
+        for cell in results.cells:
             column = {name: values[name].get((cell, method), {}) for name in after}
-            planned = dict.fromkeys(after, found.planned.get((cell, method), 0))
-            marks = {name: _published(found, cell, method, one) for name, one in each.items()}
-            entries = _judged(column, planned, place.metric, "none", marks)
+            planned = dict.fromkeys(after, results.planned.get((cell, method), 0))
+            marks = {
+                name: _find_published(results, cell, method, cell_place)
+                for name, cell_place in each.items()
+            }
+            entries = _make_entries(column, planned, place.metric, "none", marks)
             for name in after:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
-    return _assembled(found, asked, rows, "calibrator", several=len(parts) > 1)
+    return _assemble(results, asked, rows, "calibrator", several=len(parts) > 1)
 
 
-def _assembled(
-    found: Results,
-    columns: list[_Asked],
+def _assemble(
+    results: Results,
+    columns: list[_ColumnRequest],
     rows: dict[Cell, dict[str, list[Entry]]],
     down: str,
     *,
@@ -198,52 +210,52 @@ def _assembled(
     entries = [each for cell in rows.values() for each in cell.values()]
     made = tuple(
         Column(
-            one.metric,
-            one.calibrator,
+            column.metric,
+            column.calibrator,
             any(each[place].published is not None for each in entries),
-            one.of,
+            column.source_part,
             several,
         )
-        for place, one in enumerate(columns)
+        for place, column in enumerate(columns)
     )
     blocks = tuple(
         Block(
             cell,
-            found.name_of(cell),
+            results.name_of(cell),
             tuple((name, tuple(each)) for name, each in part.items()),
-            frozenset(method for where, method in found.diverged if where == cell),
-            {name: _label(found, cell, name, down) for name in part},
+            frozenset(method for where, method in results.diverged if where == cell),
+            {name: _label_row(results, cell, name, down) for name in part},
         )
         for cell, part in rows.items()
     )
     return made, blocks
 
 
-def _label(found: Results, cell: Cell, name: str, down: str) -> str:
+def _label_row(results: Results, cell: Cell, name: str, down: str) -> str:
     """Name a row, with the former defaults that its runs were made with."""
     if down == "calibrator":
         return shown_calibrator(name)
-    former = found.former.get((cell, name))
+    former = results.former.get((cell, name))
     return f"{name} (former: {former})" if former else name
 
 
-def _judged(
+def _make_entries(
     column: dict[str, Runs],
     planned: dict[str, int],
     metric: str,
     baseline: str | None,
     marks: dict[str, Published | None],
 ) -> dict[str, Entry]:
-    """A column of one cell: best, tied, and every row tested against the baseline."""
+    """Make the entries of a cell's column: best, tied, and tests against the baseline."""
     higher = higher_is_better(metric)
     best: str | None = None
     tied: set[str] = set()
-    if higher is not None and sum(map(bool, column.values())) > 1:  # alone is not best
+    if higher is not None and sum(map(bool, column.values())) > 1:  # a single row is not best
         best, tied = statistics.best_and_tied(column, higher=higher)
     others = [name for name in column if name != baseline and higher is not None]
     base = column.get(baseline, {}) if baseline is not None else {}
     tests = {name: statistics.paired_by_seed(column[name], base) for name in others}
-    adjusted = dict(zip(tests, holm([one.p for one in tests.values()]), strict=True))
+    adjusted = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
     return {
         name: Entry(
             mean=statistics.mean_of(list(runs.values())) if runs else None,
@@ -259,57 +271,61 @@ def _judged(
     }
 
 
-def _published(found: Results, cell: Cell, method: str, asked: _Asked) -> Published | None:
-    """The figure of the first of the suite's sources that has it."""
+def _find_published(
+    results: Results, cell: Cell, method: str, asked: _ColumnRequest
+) -> Published | None:
+    """Find a published figure in the first of the suite's sources that has it."""
     names = dict.fromkeys((asked.calibrator, shown_calibrator(asked.calibrator)))
-    for source, calibrator in itertools.product(found.suite.published, names):
+    for source, calibrator in itertools.product(results.suite.published, names):
         figure = source.figure(
-            data=found.setting(cell, "data"),
-            model=found.setting(cell, "model"),
-            long_tail=found.setting(cell, "long_tail"),
+            data=results.setting(cell, "data"),
+            model=results.setting(cell, "model"),
+            long_tail=results.setting(cell, "long_tail"),
             method=method,
             metric=asked.metric,
             calibrator=calibrator,
-            part=_as_published(asked.of),
+            part=_published_part(asked.source_part),
         )
         if figure is not None and figure.value is not None:
             return Published(figure, figure.value, source.describe(figure))
     return None
 
 
-def _as_published(part: str) -> str:
-    """Papers name neither the other set of a pair nor the rows that time is taken of."""
+def _published_part(part: str) -> str:
+    """Return the name of a part in published figures."""
     return "ood:*" if part.startswith("ood:") else "test" if part == "run" else part
 
 
-def _calibrators(found: Results, asked: Iterable[str] | None, down: str) -> list[str]:
+def _list_calibrators(results: Results, asked: Iterable[str] | None, down: str) -> list[str]:
     if asked is not None:
-        return [found.find_calibrator(one) for one in _listed(asked, ())]
+        return [results.find_calibrator(name) for name in _as_list(asked, ())]
     if down == "calibrator":
-        return list(found.own_calibrators or ("none",))
-    return ["none", *(one for one in found.calibrators if one == "temperature")]
+        return list(results.own_calibrators or ("none",))
+    return ["none", *(name for name in results.calibrators if name == "temperature")]
 
 
-def _check_measured(found: Results, after: Iterable[str], parts: Iterable[str]) -> None:
-    """An error for what no run has: a slip of the pen would make an empty table."""
-    measured = {str(one) for one in found.rows["calibrator"].unique()}
+def _check_measured(results: Results, after: Iterable[str], parts: Iterable[str]) -> None:
+    """Raise an error for a calibrator or part that no run has."""
+    measured = {str(name_there) for name_there in results.rows["calibrator"].unique()}
     for name in after:
         if name not in measured:
-            known = dict.fromkeys(map(shown_calibrator, found.calibrators))
+            known = dict.fromkeys(map(shown_calibrator, results.calibrators))
             raise no_such("calibrator that was measured", without_source(name), known)
-    there = dict.fromkeys(str(one) for one in found.rows["part"].unique())
+    there = dict.fromkeys(str(name_there) for name_there in results.rows["part"].unique())
     asked = list(parts)
-    if not any(fnmatchcase(one, part) for one in there for part in asked):
-        kinds = dict.fromkeys(one.partition("@")[0] for one in there if one != "run")
+    if not any(fnmatchcase(part_name, part) for part_name in there for part in asked):
+        kinds = dict.fromkeys(
+            name_there.partition("@")[0] for name_there in there if name_there != "run"
+        )
         raise no_such("part that was measured", ", ".join(asked), kinds)
 
 
-def _baseline(suite: Suite, down: str, names: Sequence[str]) -> str | None:
+def _find_baseline(suite: Suite, down: str, names: Sequence[str]) -> str | None:
     wanted = "none" if down == "calibrator" else suite.baseline
     return wanted if wanted in names else None
 
 
-def _listed(given: str | Iterable[str] | None, usual: Iterable[str]) -> list[str]:
+def _as_list(given: str | Iterable[str] | None, usual: Iterable[str]) -> list[str]:
     if given is None:
         return list(usual)
     return [given] if isinstance(given, str) else list(given)

@@ -1,4 +1,4 @@
-"""Methods as text, ``name(option=value, ...)``: read, spelled one way, and made."""
+"""Read, normalise and make methods written as ``name(option=value, ...)``."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from calibrant.core.errors import InputError
 from calibrant.core.method_text import format_method, parse_method
 from calibrant.core.registry import SOURCE
 
-ALL = "argmax_preserving"  # every calibrator that keeps predictions, but for `BY_NAME_ONLY`
-# Forms of calibrators that keep predictions beside each one's default form, as suites write them.
+ALL = "argmax_preserving"  # every calibrator that keeps predictions, except `BY_NAME_ONLY`
+# Further forms of such calibrators that `ALL` includes, as suites write them.
 FORMS = (
     "temperature(objective=sb_ece)",
     "temperature(objective=ece)",
     "temperature(objective=class_scaled)",
     "isotonic(form=m2b)",
 )
-DENSE = ("temperature", "ensemble_temperature", "local_temperature")  # of millions of pixels
-# Asked for by name: came after the runs that say argmax_preserving.
+DENSE = ("temperature", "ensemble_temperature", "local_temperature")  # fast on millions of pixels
+# Not in `ALL`: added after runs with argmax_preserving were stored.
 BY_NAME_ONLY = ("levels",)
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 parse = parse_method
 
 
 def spell(name: str, options: Mapping[str, Any]) -> str:
-    """Write a method the one way that results use; a registered one with its source."""
+    """Format a method as results do; a registered method gets its source."""
     source = source_of(name)
     return format_method(name, options if source is None else {SOURCE: source, **options})
 
 
-def spelled(text: str) -> str:
-    """The same method, written the one way."""
+def normalise_text(text: str) -> str:
+    """Return a method's text as results write it."""
     return spell(*parse(text))
 
 
-def with_sources(value: Any) -> Any:
-    """Options of a measurement, calibrators and metrics of plugins in them spelled the one way."""
+def add_sources(value: Any) -> Any:
+    """Add the source to the calibrators and metrics of plugins in a measurement's options."""
     if isinstance(value, dict):
-        return {key: with_sources(one) for key, one in value.items()}
+        return {key: add_sources(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [with_sources(one) for one in value]
+        return [add_sources(item) for item in value]
     if isinstance(value, str) and any(map(source_of, _WORDS.findall(value))):
-        return "+".join(_own_spelled(part) for part in value.split("+", 1))
+        return "+".join(_normalise_own(part) for part in value.split("+", 1))
     return value
 
 
-def _own_spelled(text: str) -> str:
+def _normalise_own(text: str) -> str:
     try:
-        return spelled(text) if source_of(parse(text)[0]) else text
-    except InputError:  # it is no method: whoever has the option says what is wrong
+        return normalise_text(text) if source_of(parse(text)[0]) else text
+    except InputError:  # not a method: the measurement reports it
         return text
 
 
 def make(text: str) -> Calibrator:
-    """A fresh calibrator; options that are not its own are its objective's."""
+    """Make a calibrator; options that it does not have go to its objective."""
     name, options = parse(text)
     options = make_options(name, drop_source(name, options))
-    options.pop("on", None)  # which rows it is fitted on: not its own concern
+    options.pop("on", None)  # names the rows to fit on: see `fitting_part`
     own = inspect.signature(kind_of(name)).parameters
     extra = {key: options.pop(key) for key in list(options) if key not in own}
     if extra and "objective_options" not in own:
@@ -73,28 +73,28 @@ def make(text: str) -> Calibrator:
     return get(name, **options)
 
 
-def fitted_on(text: str) -> str:
-    """The part of a run whose rows a calibrator is fitted on: ``on=``, else validation."""
+def fitting_part(text: str) -> str:
+    """Return the part whose rows a calibrator is fitted on: its ``on=``, else validation."""
     part = str(parse(text)[1].get("on", "validation"))
     if part not in ("train", "validation"):
         raise InputError(f"a calibrator is fitted on train or validation, found {text!r}")
     return part
 
 
-def expanded(texts: Iterable[str], *, dense: bool = False) -> tuple[str, ...]:
-    """Every calibrator asked for, once, each spelled one way."""
-    found: dict[str, None] = {}
+def expand_calibrators(texts: Iterable[str], *, dense: bool = False) -> tuple[str, ...]:
+    """List calibrators without repetition, normalised, with `ALL` written out."""
+    names: dict[str, None] = {}
     for text in texts:
         name, options = parse(text)
         if name == ALL:
             _check_set(text, options)
-            listed = keeping(dense=dense, former=bool(options.get("former", True)))
+            listed = list_preserving(dense=dense, former=bool(options.get("former", True)))
         else:
-            listed = (spelled(text),)
-        for one in listed:
-            fitted_on(one)
-            found[one] = None
-    return tuple(found)
+            listed = (normalise_text(text),)
+        for name_text in listed:
+            fitting_part(name_text)
+            names[name_text] = None
+    return tuple(names)
 
 
 def _check_set(text: str, options: Mapping[str, Any]) -> None:
@@ -102,11 +102,11 @@ def _check_set(text: str, options: Mapping[str, Any]) -> None:
         raise InputError(f"{ALL} takes former=true or former=false alone, found {text!r}")
 
 
-def keeping(*, dense: bool = False, former: bool = True) -> tuple[str, ...]:
-    """What `ALL` stands for, as stored; of dense predictions those fit for their size.
+def list_preserving(*, dense: bool = False, former: bool = True) -> tuple[str, ...]:
+    """List the calibrators that `ALL` stands for, as stored.
 
     Args:
-        dense: Whether predictions are dense. Default: False.
+        dense: Whether predictions are dense: then only `DENSE`. Default: False.
         former: Whether forms have their former defaults: see `suite.former`. Default: True, what
             stored runs mean.
     """
@@ -116,12 +116,15 @@ def keeping(*, dense: bool = False, former: bool = True) -> tuple[str, ...]:
     names = [
         name
         for name in CALIBRATORS
-        if name not in left_out and source_of(name) is None and _keeps(name)
+        if name not in left_out and source_of(name) is None and _preserves(name)
     ]
-    return (*names, *(FORMS if former else (spelled(store_calibrator(one)) for one in FORMS)))
+    return (
+        *names,
+        *(FORMS if former else (normalise_text(store_calibrator(form)) for form in FORMS)),
+    )
 
 
-def _keeps(name: str) -> bool:
+def _preserves(name: str) -> bool:
     kind = kind_of(name)
     if kind.takes_features or kind.dense_only:
         return False
