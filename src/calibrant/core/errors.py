@@ -8,9 +8,27 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
+_LONGEST_MESSAGE = 6_000  # a list of every metric takes two thousand characters
+_LONGEST_ITEM = 200
+
 
 class InputError(ValueError):
-    """Bad input. The message says what was found and what to do."""
+    """Bad input. The message says what was found and what to do, in a bounded length."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shorten(str(message), _LONGEST_MESSAGE))
+
+
+class UndefinedFigureError(InputError):
+    """The figure has no value on these rows, however many figures of them have one."""
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return the text, or its start and end if it has more characters than the limit."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
 def first(items: Iterable[object], limit: int = 5) -> str:
@@ -20,7 +38,7 @@ def first(items: Iterable[object], limit: int = 5) -> str:
         if len(shown) == limit:
             shown.append("...")
             break
-        shown.append(str(item))
+        shown.append(shorten(str(item), _LONGEST_ITEM))
     return ", ".join(shown)
 
 

@@ -116,6 +116,15 @@ def parse_terms(text: str) -> list[Term]:
 
 def split_terms(text: str) -> list[str]:
     """Split at plus signs outside parentheses, quotes and numbers such as 1e+3."""
+    return split_outside(text, "+")
+
+
+def split_outside(text: str, separator: str) -> list[str]:
+    """Split at a separator outside parentheses, quotes and numbers such as 1e+3.
+
+    >>> split_outside("ece(num_bins=10, order=2),nll", ",")
+    ['ece(num_bins=10, order=2)', 'nll']
+    """
     parts, depth, begin, quote, escaped = [], 0, 0, "", False
     for place, sign in enumerate(text):
         if quote:
@@ -125,7 +134,7 @@ def split_terms(text: str) -> list[str]:
         quote = sign if sign in "'\"" else ""
         depth += (sign in "([") - (sign in ")]")
         in_number = re.search(r"[\d.][eE]$", text[:place]) is not None
-        if sign == "+" and depth == 0 and not in_number:
+        if sign == separator and depth == 0 and not in_number:
             parts.append(text[begin:place])
             begin = place + 1
     return [*parts, text[begin:]]

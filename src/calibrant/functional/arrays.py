@@ -48,6 +48,7 @@ def to_tensor(values: Array, *, widen: bool = True) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values.detach()
+    _refuse_mask(values)
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise InputError(
@@ -69,9 +70,16 @@ def to_tensor(values: Array, *, widen: bool = True) -> Tensor:
         return torch.from_numpy(array)
 
 
+def _refuse_mask(values: object) -> None:
+    """Raise for a masked array: as a plain array, its masked values would count."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError("found a masked array: drop the masked rows or use ignore_index")
+
+
 def as_numpy(array: Array) -> NDArray[Any]:
     """Return the array as NumPy on the CPU; bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(array, np.ndarray):
+        _refuse_mask(array)
         return array
     array = array.detach().cpu()
     if array.dtype == torch.bfloat16:

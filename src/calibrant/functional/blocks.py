@@ -41,6 +41,7 @@ class Block:
         nll_only: bool,
         raw: Tensor,
         buffer: Tensor,
+        weights: Tensor | None = None,
     ) -> None:
         self.scores = scores
         self.class_dim = class_dim
@@ -49,6 +50,7 @@ class Block:
         self._nll_only = nll_only
         self._buffer = buffer
         self.raw = raw  # (rows, classes) as given: a view of the caller's array where possible
+        self.weights = weights  # (rows,) float64; None if every row counts the same
 
     @property
     def target(self) -> Tensor:
@@ -81,14 +83,28 @@ class Block:
         return torch.softmax(self.scores, self.class_dim, out=self._buffer)
 
     @cached_property
-    def confidence(self) -> Tensor:
-        """Return c = max_k p_k, in the precision of the block."""
+    def top_prob(self) -> Tensor:
+        """Return max_k p_k, in the precision of the block."""
         return self.probs.amax(self.class_dim)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Return c, the probability that is judged: that of the predicted class."""
+        return self.top_prob
+
+    @property
+    def correct(self) -> Tensor:
+        """Return a, whether what ``confidence`` is the probability of came true."""
+        return self.right
+
+    def confidence_of(self, probs: Tensor) -> Tensor:
+        """Return the probability that is judged of rows given as (K, n) probabilities."""
+        return probs.amax(0)
 
     @cached_property
     def top_score(self) -> Tensor:
         """Return the largest score as given: the maximum logit, or probability."""
-        return self.scores.amax(self.class_dim) if self.from_logits else self.confidence
+        return self.scores.amax(self.class_dim) if self.from_logits else self.top_prob
 
     @cached_property
     def true_score(self) -> Tensor:
@@ -106,21 +122,21 @@ class Block:
         if self._target is None:
             return self._argmax(None)
         predicted = self.target.clone()
-        wrong = (~self.correct).nonzero().squeeze(1)
+        wrong = (~self.right).nonzero().squeeze(1)
         if wrong.numel():
             predicted[wrong] = self._argmax(wrong)
         return predicted
 
     @cached_property
-    def correct(self) -> Tensor:
-        """Return a = 1[ŷ = y].
+    def right(self) -> Tensor:
+        """Return 1[ŷ = y].
 
         Comparing the true score with the largest is several times cheaper than an argmax.
         The two differ only where the largest is tied, which needs c <= 1/2: only those rows are
         checked again.
         """
         hit = self.true_score == self.top_score
-        unsure = (hit & (self.confidence < 0.51)).nonzero().squeeze(1)
+        unsure = (hit & (self.top_prob < 0.51)).nonzero().squeeze(1)
         if unsure.numel():
             hit[unsure] = self._argmax(unsure) == self.target[unsure]
         return hit
@@ -144,7 +160,7 @@ class Block:
             if bool(torch.isfinite(nll.sum())):
                 return nll
         gap = self.top_score.double() - self.true_score.double()  # float32 could overflow
-        return gap - self.confidence.double().log()
+        return gap - self.top_prob.double().log()
 
     @cached_property
     def brier(self) -> Tensor:
@@ -171,7 +187,60 @@ class Block:
         """Return ln Σ_k exp z_k (0 for probabilities), so that ln p_k = z_k − this; float64."""
         if not self.from_logits:
             return torch.zeros(self.num_rows, dtype=torch.float64, device=self.scores.device)
-        return self.top_score.double() - self.confidence.double().log()
+        return self.top_score.double() - self.top_prob.double().log()
+
+
+class EventBlock(Block):
+    """Rows judged as events: the probability of one class, and whether it is the true class."""
+
+    positive = 1
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """Return p, the probability of the event."""
+        return self.probs.select(self.class_dim, self.positive)
+
+    @cached_property
+    def correct(self) -> Tensor:
+        """Return whether the event happened."""
+        return self.target == self.positive
+
+    def confidence_of(self, probs: Tensor) -> Tensor:
+        """Return the probability of the event of rows given as (K, n) probabilities."""
+        return probs[self.positive]
+
+    @cached_property
+    def brier(self) -> Tensor:
+        """Return (p − y)², in float64."""
+        return (self.confidence.double() - self.correct.double()).square()
+
+
+def find_view(shape: tuple[int, ...], view: str | None, pos_label: int | None) -> int | None:
+    """Return the positive class if the rows are judged as events; None for the predicted class.
+
+    Args:
+        shape: The shape of the scores.
+        view: ``"events"``, ``"top"``, or None: events for (N,) scores and two classes.
+        pos_label: The class whose probability is judged; class 1 if None.
+    """
+    if view not in (None, "top", "events"):
+        raise InputError(f"view must be 'top' or 'events', found {view!r}")
+    if not shape:
+        return None  # a single number, which `blocks` refuses
+    binary = len(shape) == 1 or shape[1] == 2
+    if view == "top" or (view is None and not binary):
+        if pos_label is not None:
+            reason = "view='top' judges the predicted class" if binary else f"there are {shape[1]}"
+            raise InputError(f"pos_label names the positive one of two classes; {reason}")
+        return None
+    if not binary:
+        raise InputError(
+            f"view='events' needs one probability a row or two classes, found {shape[1]} classes; "
+            "give the probability of the class in question, shape (N,), and whether it is true"
+        )
+    if pos_label not in (None, 0, 1):
+        raise InputError(f"pos_label must be 0 or 1, found {pos_label!r}")
+    return 1 if pos_label is None else int(pos_label)
 
 
 def warn_of_probabilities(scores: Array, *, stacklevel: int) -> None:
@@ -198,6 +267,9 @@ def blocks(
     num_labels: int | None = None,
     nll_only: bool = False,
     validate: bool = True,
+    weights: Array | None = None,
+    positive: int | None = None,
+    absent: bool = False,
 ) -> Iterator[Block]:
     """Yield (N,K), (N,) or (N,K,...) predictions block by block.
 
@@ -210,16 +282,21 @@ def blocks(
             out-of-distribution).
         nll_only: Promise to use nothing but the negative log-likelihood.
         validate: Check the values of scores and labels.
+        weights: A positive weight for each row, or image; None if all count the same.
+        positive: Judge rows as events of this class (`EventBlock`); None judges the predicted
+            class.
+        absent: Allow logits of −inf, which mark options that a row does not have.
     """
     scores = to_tensor(preds)
     labels = None if target is None else to_tensor(target)
     _check_shapes(scores, labels)
+    row_weights = None if weights is None else _check_weights(weights, scores)
     if labels is not None and labels.device != scores.device:
         labels = labels.to(scores.device)
     dtype = torch.float32 if scores.dtype.itemsize < 4 else scores.dtype
     start = 0
     buffers: dict[str, Tensor] = {}
-    for raw, block_labels, class_dim in _pieces(scores, labels):
+    for raw, block_labels, block_weights, class_dim in _pieces(scores, labels, row_weights):
         if raw.device.type == "mps":  # no float64 there: sum on the CPU
             raw, block_labels = raw.cpu(), None if block_labels is None else block_labels.cpu()
         if class_dim == -1:  # one binary score per row: the other class has logit 0
@@ -234,6 +311,7 @@ def blocks(
                 where = keep.nonzero().squeeze(1)
                 index = index[where]
                 raw = raw.index_select(1 - class_dim, where)
+                block_weights = None if block_weights is None else block_weights[where]
                 if index.numel() == 0:
                     start += rows
                     continue
@@ -253,8 +331,9 @@ def blocks(
                     ((bad if where is None else where[bad]) + start).tolist()
                 ),
                 tolerance=1e-2 if scores.dtype.itemsize < 4 else 1e-3,
+                absent=absent,
             )
-        yield Block(
+        block = (Block if positive is None else EventBlock)(
             x,
             class_dim,
             index,
@@ -262,8 +341,30 @@ def blocks(
             nll_only=nll_only,
             raw=by_row,
             buffer=_buffer(buffers, "probs", tuple(x.shape), x),
+            weights=block_weights,
         )
+        if isinstance(block, EventBlock):
+            block.positive = positive or 0
+        yield block
         start += rows
+
+
+def _check_weights(weights: Array, scores: Tensor) -> Tensor:
+    """Return the weights of the rows in float64, on the device of the scores."""
+    given = to_tensor(weights)
+    if tuple(given.shape) != (scores.shape[0],):
+        raise InputError(
+            f"weights must have shape ({scores.shape[0]},), one for each row, found "
+            f"{tuple(given.shape)}"
+        )
+    values = given.to(device="cpu" if scores.device.type == "mps" else scores.device).double()
+    if not bool((torch.isfinite(values) & (values > 0)).all()):
+        bad = (~(torch.isfinite(values) & (values > 0))).nonzero().squeeze(1)
+        raise InputError(
+            f"weights must be positive and finite, found {float(values[bad[0]]):.4g}, first in "
+            f"rows {first(bad.tolist())}; leave out rows that must not count"
+        )
+    return values
 
 
 def _buffer(buffers: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -272,21 +373,32 @@ def _buffer(buffers: dict[str, Tensor], name: str, shape: tuple[int, ...], like:
     return buffers[name]
 
 
-def _pieces(scores: Tensor, labels: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None, int]]:
-    """Cut predictions into pieces of two dimensions; yield each with the one of its classes."""
+def _pieces(
+    scores: Tensor, labels: Tensor | None, weights: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None, int]]:
+    """Cut predictions into pieces of two dimensions.
+
+    Each comes with its labels, its weights and the dimension of its classes.
+    """
     classes = scores.shape[1] if scores.ndim > 1 else 2
     elements = _CPU_ELEMENTS if classes < _NARROW else _CPU_ELEMENTS_WIDE
     elements = elements if scores.device.type == "cpu" else _DEVICE_ELEMENTS
     if scores.ndim <= 2:
         class_dim = 1 if scores.ndim == 2 else -1
         for rows in row_slices((scores.shape[0], classes), elements):
-            yield scores[rows], None if labels is None else labels[rows], class_dim
+            piece_weights = None if weights is None else weights[rows]
+            yield scores[rows], None if labels is None else labels[rows], piece_weights, class_dim
         return
     for images in row_slices(scores.shape, elements):
         table = scores[images].movedim(1, 0).reshape(classes, -1)
         flat = None if labels is None else labels[images].reshape(-1)
-        for pixels in row_slices((table.shape[1], classes), elements):
-            yield table[:, pixels], None if flat is None else flat[pixels], 0
+        size = table.shape[1]
+        each = None
+        if weights is not None:
+            each = weights[images].repeat_interleave(size // len(weights[images]))
+        for pixels in row_slices((size, classes), elements):
+            piece_weights = None if each is None else each[pixels]
+            yield table[:, pixels], None if flat is None else flat[pixels], piece_weights, 0
 
 
 def _check_shapes(preds: Tensor, target: Tensor | None) -> None:
@@ -316,7 +428,9 @@ def _check_shapes(preds: Tensor, target: Tensor | None) -> None:
     if tuple(target.shape) != wanted:
         hint = ""
         if tuple(target.shape) == tuple(preds.shape) and preds.ndim == 2:
-            hint = "; one-hot labels: give labels.argmax(1), multilabel is out of scope"
+            hint = (
+                "; one-hot labels: give labels.argmax(1); many labels: Predictions.from_multilabel"
+            )
         raise InputError(
             f"scores of shape {tuple(preds.shape)} need labels of shape {wanted}, "
             f"found {tuple(target.shape)}{hint}"
@@ -332,14 +446,27 @@ def _check_block(
     bound: int,
     locate: Callable[[Tensor], str],
     tolerance: float,
+    absent: bool,
 ) -> None:
     """Raise an error that says what is wrong with a block; ``locate`` names rows of the whole."""
     low, high = (float(v) for v in torch.aminmax(x))
     kind = "logits" if from_logits else "probabilities"
-    if not (np.isfinite(low) and np.isfinite(high)):
+    if absent and from_logits and low == -np.inf and np.isfinite(high):
+        bad = (x == -np.inf).all(class_dim).nonzero().squeeze(1)
+        if bad.numel():
+            raise InputError(f"every option is absent (-inf) in rows {locate(bad)}")
+        if index is not None:
+            chosen = x.gather(
+                class_dim, index.clamp(0, x.shape[class_dim] - 1).unsqueeze(class_dim)
+            )
+            bad = (chosen.squeeze(class_dim) == -np.inf).nonzero().squeeze(1)
+            if bad.numel():
+                raise InputError(f"the true option is absent (-inf) in rows {locate(bad)}")
+    elif not (np.isfinite(low) and np.isfinite(high)):
         bad = (~torch.isfinite(x)).any(class_dim).nonzero().squeeze(1)
         hint = (
-            "; -inf is the log of probability 0: give probabilities instead, or floor it"
+            "; -inf is the log of probability 0: give probabilities instead, or, if it marks "
+            "options that a row does not have, use Predictions.from_options"
             if from_logits and low == -np.inf and high < np.inf
             else ""
         )

@@ -20,7 +20,8 @@ class Ranked:
     """Scores in ascending order and one value per row, summed up to the end of each tie group.
 
     The sums may have leading dimensions: many resampled sets of the same groups at once,
-    each with the same number of rows. A resampled group may be empty.
+    each with the same number of rows. A resampled group may be empty. A row of weight w, where
+    the mean weight is 1, takes w positions.
     """
 
     score: Tensor  # (G,) the distinct scores, ascending, float64
@@ -31,7 +32,7 @@ class Ranked:
     @property
     def num_rows(self) -> int:
         """Return the number of rows N, ties counted."""
-        return int(self.bounds.reshape(-1)[-1])
+        return round(float(self.bounds.reshape(-1)[-1]))
 
     def up_to(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of values and of scores over the first ``positions`` rows.
@@ -39,26 +40,37 @@ class Ranked:
         Inside a tie group both sums grow linearly: each row carries its group's mean.
         """
         batch = self.bounds.shape[:-1]
-        wanted = positions.to(self.bounds.device).expand(*batch, -1).contiguous()
+        wanted = positions.to(self.bounds).expand(*batch, -1).contiguous()
         group = torch.searchsorted(self.bounds, wanted, right=True).sub_(1)
         group.clamp_max_(len(self.score) - 1)
         begin, end = self.bounds.gather(-1, group), self.bounds.gather(-1, group + 1)
-        share = (wanted - begin).double() / (end - begin).clamp_min(1).double()
+        size = end - begin
+        share = (wanted - begin).double() / torch.where(size > 0, size, 1).double()
         below = [total.gather(-1, group) for total in (self.values, self.scores)]
         above = [total.gather(-1, group + 1) for total in (self.values, self.scores)]
         value, score = (low + share * (high - low) for low, high in zip(below, above, strict=True))
         return value, score
 
 
-def rank(score: Tensor, values: Tensor) -> Ranked:
-    """Sort rows by score and gather them into groups of ties."""
+def rank(score: Tensor, values: Tensor, weights: Tensor | None = None) -> Ranked:
+    """Sort rows by score and gather them into groups of ties.
+
+    Args:
+        score: (N,) scores.
+        values: (N,) values that are summed.
+        weights: (N,) positive weights of any scale; None if rows count the same.
+    """
     if values.is_floating_point() and not bool(torch.isfinite(values).all()):
         bad = first((~torch.isfinite(values)).nonzero().squeeze(1).tolist())
         raise InputError(
             f"losses hold NaN or infinity, first in rows {bad}; cross-entropy is infinite where "
             "the true class has probability 0: give logits, or floor the probabilities"
         )
-    ordered, carried = _sort(score, values)
+    if weights is None:
+        ordered, carried = _sort(score, values)
+    else:
+        order = torch.argsort(score, stable=True)
+        ordered, carried = score[order], values[order]
     if bool(ordered[-1:].isnan().any()):  # NaN sorts last
         bad = first(score.isnan().nonzero().squeeze(1).tolist())
         raise InputError(f"scores hold NaN, first in rows {bad}")
@@ -71,6 +83,17 @@ def rank(score: Tensor, values: Tensor) -> Ranked:
     )
     zero = torch.zeros(1, dtype=torch.int64, device=ends.device)
     bounds = torch.cat((zero, ends + 1))
+    if weights is not None:
+        each = weights[order].double()
+        each *= len(each) / each.sum()
+        places = _cumulative(each)[bounds]
+        places[-1] = len(each)  # exactly
+        return Ranked(
+            score=ordered[ends].double(),
+            bounds=places,
+            values=_cumulative(each * carried)[bounds],
+            scores=_cumulative(each * ordered)[bounds],
+        )
     return Ranked(
         score=ordered[ends].double(),
         bounds=bounds,
