@@ -26,7 +26,8 @@ def _as_array(given: object, what: str) -> Array:
                 f"{what} must be a dense tensor, found {given.layout}: use .to_dense()"
             )
         return given.detach()
-    if isinstance(given, np.ma.MaskedArray):
+    parts = given if isinstance(given, (list, tuple)) else (given,)
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         raise InputError(f"{what} are a masked array: drop the masked rows or use ignore_index")
     if given is None or isinstance(given, (str, bytes, dict)):
         raise InputError(f"{what} must be an array or a tensor, found {type(given).__name__}")
@@ -39,8 +40,14 @@ def _as_array(given: object, what: str) -> Array:
     return array
 
 
-def as_scores(given: object, what: str) -> Array | FileScores:
-    """Return logits or probabilities as a floating-point array, (N,), (N,K) or (N,K,...)."""
+def as_scores(given: object, what: str, *, one_column: bool = False) -> Array | FileScores:
+    """Return logits or probabilities as a floating-point array, (N,), (N,K) or (N,K,...).
+
+    Args:
+        given: The scores.
+        what: What to call them in errors.
+        one_column: Allow (N,1): many labels a row may be one label.
+    """
     scores = given if isinstance(given, FileScores) else _as_array(given, what)
     shape = tuple(scores.shape)
     if isinstance(scores, torch.Tensor):
@@ -56,7 +63,7 @@ def as_scores(given: object, what: str) -> Array | FileScores:
         if not isinstance(scores, FileScores) and _is_integer(scores):
             advice += "; predicted classes are not enough, give the scores behind them"
         raise InputError(f"{what} must be floating point, found dtype {scores.dtype}: {advice}")
-    if len(shape) > 1 and shape[1] < 2:
+    if len(shape) > 1 and shape[1] < 2 and not one_column:
         raise InputError(
             f"{what} have shape {shape}, {shape[1]} class: at least 2 are needed; for a binary "
             f"classifier with one output give shape (N,), for example with .squeeze(1)"
@@ -71,6 +78,13 @@ def as_labels(given: object, scores: Array | FileScores) -> Array:
     labels = _as_array(given, "labels")
     _check_label_shape(labels, tuple(scores.shape))
     _check_label_type(labels)
+    if labels.dtype in (np.uint64, torch.uint64):
+        numbers = as_numpy(labels)
+        if (numbers >= 2**63).any():  # as int64 they would be negative, such as ignore_index
+            raise InputError(
+                f"labels must be below 2^63, found {first(numbers[numbers >= 2**63].tolist(), 3)}: "
+                "they are unsigned 64-bit integers; were negative labels converted to these?"
+            )
     if isinstance(scores, torch.Tensor):
         if not isinstance(labels, torch.Tensor):
             labels = torch.from_numpy(labels if labels.flags.writeable else labels.copy())
@@ -118,7 +132,10 @@ def _explain_class_scores(labels: Array) -> str:
         one_hot = ((sample == 0) | (sample == 1)).all() and (sample.sum(1) == 1).all()
         if one_hot:
             return f"{message}, and look one-hot: use labels.argmax(1)"
-    return f"{message}: soft and multilabel targets are not supported; give one class number a row"
+    return (
+        f"{message}: give one class number a row; if each row may have several labels, use "
+        "Predictions.from_multilabel; soft targets are not supported"
+    )
 
 
 def _check_label_type(labels: Array) -> None:
@@ -172,6 +189,63 @@ def as_class_names(given: object, num_classes: int) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
+def as_outcomes(given: object, shape: tuple[int, ...], what: str) -> npt.NDArray[np.int8]:
+    """Return outcomes of 0 and 1, and −1 for missing ones, as int8 of this shape.
+
+    Truth values and whole floating-point numbers are taken; NaN is a missing outcome.
+    """
+    outcomes = as_numpy(_as_array(given, what))
+    if outcomes.shape != shape:
+        raise InputError(f"{what} have shape {outcomes.shape}, expected {shape}, as the scores")
+    if outcomes.dtype.kind == "f":
+        outcomes = np.where(np.isnan(outcomes), -1, outcomes)
+    elif outcomes.dtype.kind not in "biu":
+        raise InputError(f"{what} must be 0 or 1 (or truth values), found dtype {outcomes.dtype}")
+    wrong = outcomes[(outcomes != 0) & (outcomes != 1) & (outcomes != -1)]
+    if len(wrong):
+        raise InputError(
+            f"{what} must be 0 or 1, or -1 where missing; found {first(np.unique(wrong).tolist())}"
+        )
+    return outcomes.astype(np.int8)
+
+
+def as_weights(given: object, num_rows: int) -> npt.NDArray[np.float64] | None:
+    """Return one positive weight per row, in float64."""
+    if given is None:
+        return None
+    weights = as_numpy(_as_array(given, "weights"))
+    if weights.dtype.kind not in "iuf":
+        raise InputError(f"weights must be numbers, found dtype {weights.dtype}")
+    if weights.shape != (num_rows,):
+        raise InputError(
+            f"weights have shape {weights.shape}, expected ({num_rows},): one weight per row"
+        )
+    weights = weights.astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
+    if len(bad):
+        raise InputError(
+            f"weights must be positive and finite; found {weights[bad[0]]:g}, first in rows "
+            f"{first(bad.tolist())}: drop rows that must not count"
+        )
+    return weights
+
+
+def as_clusters(given: object, num_rows: int) -> npt.NDArray[Any] | None:
+    """Return one cluster per row, whole numbers or text, as a NumPy array."""
+    if given is None:
+        return None
+    clusters = as_numpy(_as_array(given, "clusters"))
+    if clusters.dtype.kind == "O":
+        clusters = clusters.astype(np.str_)
+    if clusters.dtype.kind not in "iuU":
+        raise InputError(f"clusters must be whole numbers or text, found dtype {clusters.dtype}")
+    if clusters.shape != (num_rows,):
+        raise InputError(
+            f"clusters have shape {clusters.shape}, expected ({num_rows},): one cluster per row"
+        )
+    return clusters
+
+
 def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
     """Return one id per row, whole numbers or text, as a NumPy array."""
     if given is None:
@@ -184,6 +258,76 @@ def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
     if ids.shape != (num_rows,):
         raise InputError(f"ids have shape {ids.shape}, expected ({num_rows},): one id per row")
     return ids
+
+
+def pad_options(
+    scores: Any, *, is_logits: bool
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the options of all questions as (N, K), and each question's number of options.
+
+    K is the largest number; absent options have a logit of −inf, or probability 0.
+    """
+    rows = [np.asarray(as_numpy(_as_array(row, "scores")), dtype=np.float64) for row in scores]
+    if not rows:
+        raise InputError("scores are empty: give an array for each question")
+    wrong = [n for n, row in enumerate(rows) if row.ndim != 1 or not len(row)]
+    if wrong:
+        raise InputError(
+            "each question needs one score for each of its options; found "
+            f"{rows[wrong[0]].shape} in rows {first(wrong)}"
+        )
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    padded = np.full((len(rows), max(2, counts.max())), -np.inf if is_logits else 0.0)
+    padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(rows)
+    return padded, counts
+
+
+def as_num_options(given: object, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
+    """Return the number of options of each row, for scores of this shape (N,K)."""
+    if given is None:
+        return None
+    counts = as_numpy(_as_array(given, "num_options"))
+    if counts.dtype.kind not in "iu" or counts.shape != shape[:1] or len(shape) != 2:
+        raise InputError(
+            f"num_options must be one whole number per row of scores (N,K), found {counts.dtype} "
+            f"of shape {counts.shape} for scores of shape {shape}"
+        )
+    wrong = np.flatnonzero((counts < 1) | (counts > shape[1]))
+    if len(wrong):
+        raise InputError(
+            f"num_options must lie in 1 to {shape[1]}, found {counts[wrong[0]]} in rows "
+            f"{first(wrong.tolist())}"
+        )
+    return counts.astype(np.int64)
+
+
+def check_absent(scores: Array, counts: npt.NDArray[np.int64], *, is_logits: bool) -> None:
+    """Raise if an option beyond a row's last has a score."""
+    values = as_numpy(scores)
+    absent = -np.inf if is_logits else 0.0
+    beyond = np.arange(values.shape[1]) >= counts[:, None]
+    wrong = np.flatnonzero((beyond & (values != absent)).any(1))
+    if len(wrong):
+        needed = "a logit of -inf" if is_logits else "probability 0"
+        raise InputError(
+            f"options beyond num_options must have {needed}, found others in rows "
+            f"{first(wrong.tolist())}"
+        )
+
+
+def check_answers(
+    labels: npt.NDArray[Any], counts: npt.NDArray[np.int64], ignore_index: int | None
+) -> None:
+    """Raise if some answer is beyond the last option of its question."""
+    beyond = labels >= counts
+    if ignore_index is not None:
+        beyond &= labels != ignore_index
+    if beyond.any():
+        rows = np.flatnonzero(beyond)
+        raise InputError(
+            f"the answer is option {labels[rows[0]]}, but the question has {counts[rows[0]]} "
+            f"options, numbered from 0, in rows {first(rows.tolist())}"
+        )
 
 
 def as_ignore_index(given: object) -> int | None:

@@ -46,15 +46,21 @@ class ScoreCheck:
 
     ``update`` costs one pass over a block in the cache for the extremes, and one for the row sums
     of probabilities; it searches for faulty rows only if these show a fault.
+
+    Args:
+        is_logits: Whether the scores are logits (else probabilities).
+        absent: Allow logits of −inf, which mark options that a row does not have.
+        sums: Whether the probabilities of a row must sum to one.
     """
 
-    def __init__(self, *, is_logits: bool) -> None:
+    def __init__(self, *, is_logits: bool, absent: bool = False, sums: bool = True) -> None:
         self.is_logits = is_logits
+        self._absent, self._check_sums = absent, sums
         self._what = "logits" if is_logits else "probabilities"
         self._nan, self._plus, self._minus = _Fault(), _Fault(), _Fault()
         self._outside, self._sums = _Fault(), _Fault()
         self._worst_row, self._worst_sum, self._tolerance = -1, 1.0, 1e-3
-        self._all_negative = True
+        self._all_negative, self._is_percent = True, False
         self._like_probabilities = is_logits  # so far: in [0, 1], rows sum to one
         self._seen = 0
 
@@ -66,7 +72,8 @@ class ScoreCheck:
             rows = scores.reshape(len(scores), -1)
             self._nan.add(rows.isnan().any(1), start)
             self._plus.add((rows == math.inf).any(1), start)
-            self._minus.add((rows == -math.inf).any(1), start)
+            below = rows == -math.inf
+            self._minus.add(below.all(1) if self._absent else below.any(1), start)
         elif not self.is_logits:
             self._check_probabilities(scores, start, low, high)
         if self._like_probabilities:
@@ -75,6 +82,7 @@ class ScoreCheck:
                 low >= 0
                 and high <= 1 + 1e-2
                 and scores.ndim > 1
+                and self._check_sums
                 and bool(((scores.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all())
             )
 
@@ -83,6 +91,7 @@ class ScoreCheck:
     ) -> None:
         half = scores.dtype in (torch.float16, torch.bfloat16)
         self._all_negative &= high <= 0
+        self._is_percent |= scores.ndim == 1 and low >= 0 and 2 < high <= 100
         # A rounded softmax may exceed 1 by an ulp; 1 - p of a binary score must not be negative.
         limit = 1.0 if scores.ndim == 1 else 1.0 + (1e-2 if half else 1e-6)
         if low < 0 or high > limit:
@@ -90,7 +99,7 @@ class ScoreCheck:
             low_row, high_row = rows.aminmax(dim=1)
             shown = torch.where(low_row < 0, low_row, high_row)
             self._outside.add((low_row < 0) | (high_row > limit), start, shown)
-        if scores.ndim == 1:
+        if scores.ndim == 1 or not self._check_sums:
             return
         self._tolerance = 1e-2 if half else 1e-3
         sums = scores.sum(1, dtype=torch.float32 if half else None).reshape(len(scores), -1)
@@ -108,7 +117,7 @@ class ScoreCheck:
             warnings.warn(
                 "every row of these logits lies in [0, 1] and sums to one: if they are "
                 "probabilities, give them as such (from_probs, or the name 'probs' in a file)",
-                stacklevel=4,
+                stacklevel=5,
             )
         if self._nan.count:
             raise InputError(
@@ -119,8 +128,10 @@ class ScoreCheck:
             raise InputError(f"{self._what} are infinite in {self._plus}: the model overflowed")
         if self._minus.count:
             advice = (
-                "-inf is the logarithm of probability 0: give the probabilities themselves "
-                "(from_probs), or a floor such as -100"
+                "every option is absent there"
+                if self._absent
+                else "-inf is the logarithm of probability 0: give the probabilities themselves "
+                "(from_probs); if -inf marks options that a row does not have, use from_options"
                 if self.is_logits
                 else "if these are log-probabilities, give their exponentials"
             )
@@ -130,6 +141,8 @@ class ScoreCheck:
                 "if these are logits, use from_logits, kind='logits' for a bare array, or the "
                 "name 'logits' (columns logit_k) in a file"
             )
+            if self._is_percent:
+                advice = "if these are percentages, divide them by 100"
             if self._all_negative:
                 advice = "if these are log-probabilities, they are valid logits: use from_logits"
             raise InputError(f"probabilities outside [0, 1] in {self._outside}: {advice}")
@@ -137,14 +150,16 @@ class ScoreCheck:
             raise InputError(
                 f"probabilities do not sum to one in {self._sums}; the worst is row "
                 f"{self._worst_row} with sum {self._worst_sum:.6g} (tolerance "
-                f"{self._tolerance:g}): normalise them, give logits (from_logits), or, if each "
-                f"class has its own probability, note that multilabel is not supported"
+                f"{self._tolerance:g}): normalise them, give logits (from_logits), or, if a row "
+                f"may have several labels, use from_multilabel"
             )
 
 
-def check_scores(scores: Array, *, is_logits: bool) -> None:
-    """Check an array in memory without a second array of its size."""
-    check = ScoreCheck(is_logits=is_logits)
+def check_scores(
+    scores: Array, *, is_logits: bool, absent: bool = False, sums: bool = True
+) -> None:
+    """Check an array in memory without a second array of its size; see `ScoreCheck`."""
+    check = ScoreCheck(is_logits=is_logits, absent=absent, sums=sums)
     for start, block in row_blocks(scores, _block_values(scores)):
         check.update(block, start)
     check.finish()

@@ -8,19 +8,23 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from calibrant.core.errors import InputError, first
 from calibrant.functional.arrays import Array, row_blocks, rows_per_block
 from calibrant.predictions.checks import ScoreCheck
 
+# A file, a glob, a folder of Parquet files, or a list of these.
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 # About 4 MB of float32: large enough to read fast; decoders hold several at once.
 CHUNK_VALUES = 1 << 20
 # A view costs nothing, but its user may make an array of its size.
@@ -55,7 +59,7 @@ def check_file(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
         raise InputError(f"{file}: is a directory, expected a file ({', '.join(endings)})")
     if not file.exists():
         raise InputError(f"{file}: no such file")
-    if file.suffix.lower() not in endings:
+    if file.suffix.lower() not in endings and not file.name.lower().endswith(endings):
         raise InputError(
             f"{file}: unsupported ending {file.suffix or '(none)'!r}, "
             f"expected one of {', '.join(endings)}"
@@ -72,7 +76,7 @@ class FileScores(ABC):
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.path, self.shape, self.dtype = path, shape, dtype
-        self._is_logits: bool | None = None
+        self._make_check: Callable[[], ScoreCheck] | None = None
 
     @property
     def ndim(self) -> int:
@@ -82,9 +86,9 @@ class FileScores(ABC):
     def __len__(self) -> int:
         return self.shape[0]
 
-    def check(self, *, is_logits: bool) -> None:
-        """Check the values of every chunk that is read from now on."""
-        self._is_logits = is_logits
+    def check(self, *, is_logits: bool, absent: bool = False, sums: bool = True) -> None:
+        """Check the values of every chunk that is read from now on; see `ScoreCheck`."""
+        self._make_check = partial(ScoreCheck, is_logits=is_logits, absent=absent, sums=sums)
 
     @abstractmethod
     def _chunks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
@@ -95,8 +99,8 @@ class FileScores(ABC):
         start = 0
         with explain_read_errors(self.path):
             for chunk in self._chunks(rows or rows_per_block(self.shape, CHUNK_VALUES)):
-                if self._is_logits is not None:
-                    check = ScoreCheck(is_logits=self._is_logits)
+                if self._make_check is not None:
+                    check = self._make_check()
                     for offset, block in row_blocks(chunk):
                         check.update(block, start + offset)
                     check.finish()
@@ -175,6 +179,16 @@ def _map_npy(path: Path) -> npt.NDArray[Any]:
 
 KINDS = ("logits", "probs")
 OPTIONAL_KEYS = ("class_names", "ids", "ignore_index")
+# The names of the scores and of the outcomes of events; each pair but the first is for events.
+EVENT_SCORES = ("probability", "confidence")
+OUTCOMES = ("happened", "correct")
+_NOTE_KEYS = ("task", "event")
+# What else a file of arrays may hold for each row: one name per field of `Contents`.
+ROW_KEYS = {"weights": "weights", "weight": "weights", "clusters": "clusters"}
+ROW_KEYS |= {"cluster": "clusters", "num_options": "num_options"}
+
+# What lies beside an .npy, as NAME.labels.npy.
+SIDECARS = ("labels", *OUTCOMES, "multilabels", "weights", "clusters", "num_options")
 
 
 @dataclass
@@ -188,26 +202,56 @@ class Contents:
     ids: Any = None
     ignore_index: Any = None
     name: str = "predictions"
+    task: str = "classes"
+    event: str | None = None
+    weights: Any = None
+    clusters: Any = None
+    num_options: Any = None
+    extra: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # other columns asked for
+    label_column: str = "label"  # what the file calls its labels
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Contents:
+        """Keep some rows, given in ascending order."""
+
+        def pick(values: Any) -> Any:
+            if values is None:
+                return None
+            if isinstance(values, FileScores):
+                return values.take(rows)
+            if isinstance(values, torch.Tensor):
+                return values[torch.from_numpy(rows).to(values.device)]
+            return np.asarray(values)[rows]
+
+        fields = ("scores", "labels", "ids", "weights", "clusters", "num_options")
+        kept = {name: pick(getattr(self, name)) for name in fields}
+        return replace(self, **kept, extra={key: pick(each) for key, each in self.extra.items()})
 
 
-def find_kind(keys: Collection[str]) -> str:
-    """Return which of ``logits`` and ``probs`` is among the keys; raise for unknown keys."""
-    expected = "expected 'logits' or 'probs', 'labels', and optionally " + ", ".join(
-        repr(key) for key in OPTIONAL_KEYS
+def find_keys(keys: Collection[str]) -> tuple[str, str | None, str]:
+    """Return which keys hold scores and labels (None if none does), and the task they imply."""
+    expected = (
+        "expected 'logits' or 'probs' with 'labels', or 'probability' or 'confidence' with "
+        "'happened' or 'correct', and optionally "
+        + ", ".join(map(repr, (*OPTIONAL_KEYS, "weights", "clusters", "num_options")))
     )
     if not keys:
         raise InputError(f"the file is empty; {expected}")
     mismatch = f"found {first((repr(key) for key in sorted(keys)), 12)}; {expected}"
-    kinds = [kind for kind in KINDS if kind in keys]
-    if len(kinds) == 2:
-        raise InputError("the file holds both logits and probs: keep one of them")
-    if not kinds:
+    scores = [key for key in (*KINDS, *EVENT_SCORES) if key in keys]
+    outcomes = [key for key in ("labels", *OUTCOMES) if key in keys]
+    for several in (scores, outcomes):
+        if len(several) > 1:
+            raise InputError(f"the file holds both {' and '.join(several)}: keep one of them")
+    if not scores:
         raise InputError(f"the file holds neither logits nor probs: {mismatch}")
-    unknown = set(keys) - {*KINDS, "labels", *OPTIONAL_KEYS}
+    known = {*scores, *outcomes, *OPTIONAL_KEYS, *ROW_KEYS, *_NOTE_KEYS}
+    unknown = set(keys) - known
     if unknown:
         names = first(repr(key) for key in sorted(unknown))
         raise InputError(f"unknown keys {names}: rename or drop them; {mismatch}")
-    return kinds[0]
+    outcome = outcomes[0] if outcomes else None
+    is_event = scores[0] in EVENT_SCORES or outcome in OUTCOMES
+    return scores[0], outcome, "events" if is_event else "classes"
 
 
 def agree_kind(in_file: str | None, given: str | None) -> str:
@@ -217,7 +261,7 @@ def agree_kind(in_file: str | None, given: str | None) -> str:
     kind = in_file or given
     if kind is None:
         raise InputError(
-            "a bare array does not say whether it holds logits or probabilities: "
+            "nothing in the file says whether the scores are logits or probabilities: "
             "say kind='logits' or kind='probs'"
         )
     if given not in (None, kind):

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import glob
+import math
 import os
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError, first
+from calibrant.functional.arrays import as_numpy
+from calibrant.predictions.columns import (
+    ColumnNames,
+    blank_missing,
+    make_plain,
+    match_class_names,
+    rename_members,
+    settle_labels,
+)
 from calibrant.predictions.examples import PREFIX, read_example
 from calibrant.predictions.files import (
     OPTIONAL_KEYS,
+    ROW_KEYS,
+    SIDECARS,
     Contents,
-    FileScores,
     NpyScores,
+    Paths,
     agree_kind,
     check_file,
     explain_read_errors,
-    find_kind,
+    find_keys,
     parse_notes,
 )
-from calibrant.predictions.tables import TABLE_ENDINGS, open_table, read_table
+from calibrant.predictions.harness_logs import is_harness_log, read_harness_logs
+from calibrant.predictions.tables import (
+    TABLE_ENDINGS,
+    find_ending,
+    open_table,
+    open_tables,
+    read_table,
+)
 
-ENDINGS = (".npz", ".npy", ".safetensors", ".pt", *TABLE_ENDINGS)
+ARRAY_ENDINGS = (".npz", ".npy", ".safetensors", ".pt")
+ENDINGS = (*ARRAY_ENDINGS, *TABLE_ENDINGS)
 LABEL_ENDINGS = (
-    *(".npy", ".npz", ".csv", ".txt", ".parquet"),
+    *(".npy", ".npz", ".csv", ".csv.gz", ".txt", ".parquet", ".jsonl"),
     *(".arrow", ".feather", ".pt", ".safetensors"),
 )
 # Above this, scores stay in the file and are read in chunks.
@@ -37,20 +59,78 @@ LAZY_BYTES = 1 << 30
 _NO_PICKLE = "the file holds pickled Python objects, which can run code and are never loaded"
 
 
-def read_contents(path: Path, *, labels: Any, kind: str | None, lazy: bool | None) -> Contents:
-    """Read a file, with its kind and its labels.
+def find_files(path: Paths) -> tuple[Path, list[Path]]:
+    """Return what to call the files in errors, and the files of a path, glob, folder or list."""
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path), _expand(path)
+    if not isinstance(path, Sequence) or not path:
+        raise InputError(f"give a file, or a list of at least one file, found {path!r:.100}")
+    files = [file for each in path for file in _expand(each)]
+    twice = sorted({str(file) for file in files if files.count(file) > 1}) if len(files) > 1 else []
+    if twice:
+        raise InputError(f"files are given twice: {first(twice)}")
+    if len(path) == 1:
+        return Path(path[0]), files
+    common = Path(os.path.commonpath([file.parent for file in map(Path.absolute, files)]))
+    return common, files
+
+
+def _expand(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a glob or folder, in the order of their names; or the path itself."""
+    text, file = os.fspath(path), Path(path)
+    if file.is_dir():
+        found = [
+            each
+            for each in sorted(file.rglob("*"))
+            if each.suffix.lower() == ".parquet"
+            and each.is_file()
+            # Others' tools name what is no data so, such as _metadata.
+            and not any(part.startswith(("_", ".")) for part in each.relative_to(file).parts)
+        ]
+        if not found:
+            raise InputError(
+                f"{file}: is a directory without .parquet files; name files, or a glob"
+            )
+        return found
+    if not text.startswith(PREFIX) and glob.has_magic(text) and not file.exists():
+        matches = sorted(glob.glob(text, recursive=True))
+        if not matches:
+            raise InputError(f"{text}: no file matches")
+        return [Path(each) for each in matches]
+    return [file]
+
+
+def read_contents(
+    path: Path,
+    files: Sequence[Path],
+    *,
+    labels: Any,
+    kind: str | None,
+    lazy: bool | None,
+    options: ColumnNames,
+    normalise: str,
+) -> Contents:
+    """Read one or several files, with their kind and labels.
 
     Args:
-        path: The file, or ``example:NAME``.
+        path: What the caller gave, to name the predictions.
+        files: The files, or one ``example:NAME``.
         labels: A file of labels, an array of labels, or None for those in the file.
         kind: ``logits``, ``probs``, or None for what the file says.
         lazy: Whether scores stay in the file; None decides by its size.
+        options: The columns that the caller names.
+        normalise: ``none``, ``length`` or ``bytes``: what log-likelihoods are divided by.
     """
+    # Labels from elsewhere are settled once they are there.
+    inside = options if labels is None else replace(options, drop_unlabelled=False)
     if str(path).startswith(PREFIX):
         contents = read_example(str(path))
     else:
-        contents = _open(check_file(path, ENDINGS), lazy)
-        contents.name = path.stem
+        contents = _read_files(path, files, kind, lazy, inside, normalise)
+        ending = find_ending(path)
+        contents.name = path.name.removesuffix(ending) if ending == ".csv.gz" else path.stem
+        if len(files) > 1:
+            contents.name = path.name
     contents.kind = agree_kind(contents.kind, kind)
     if labels is not None:
         # Labels that lie beside an .npy may be replaced; labels inside a file may not.
@@ -58,51 +138,141 @@ def read_contents(path: Path, *, labels: Any, kind: str | None, lazy: bool | Non
             raise InputError("the file holds labels, and labels= gives others: leave one out")
         is_path = isinstance(labels, (str, os.PathLike))
         contents.labels = read_labels(labels) if is_path else labels
-    if contents.labels is None:
-        raise InputError(
-            "no labels found: put them in the file as the column 'label' or the key 'labels', "
-            "or give a file of labels with labels="
-        )
+        contents.label_column = "labels"
+        if is_path or options.drop_unlabelled or options.pos_label is not None:
+            names = options.class_names or contents.class_names
+            contents = settle_labels(replace(contents, class_names=names), options)
     return contents
 
 
-def make_placeholder_labels(path: Path) -> NDArray[np.int64] | None:
-    """Make zeros of the shape of labels; None if the file holds labels."""
-    with explain_read_errors(check_file(path, ENDINGS)):
-        contents = _open(path, None)
-    if contents.labels is not None:
-        return None
-    shape = tuple(contents.scores.shape)
-    return np.zeros((*shape[:1], *shape[2:]), dtype=np.int64)
+def _read_files(
+    path: Path,
+    files: Sequence[Path],
+    kind: str | None,
+    lazy: bool | None,
+    options: ColumnNames,
+    normalise: str,
+) -> Contents:
+    checked = [check_file(file, ENDINGS) for file in files]
+    endings = {find_ending(file) for file in checked}
+    logs = [file for file in checked if find_ending(file) == ".jsonl" and is_harness_log(file)]
+    if logs:
+        if len(logs) < len(checked):
+            others = [file.name for file in checked if file not in logs]
+            raise InputError(
+                f"some files are sample logs of lm-evaluation-harness, {first(others)} are not: "
+                "read them one by one"
+            )
+        return read_harness_logs(logs, normalise, options.extra)
+    if normalise != "none":
+        raise InputError(
+            "normalise= is for sample logs of lm-evaluation-harness, which these files are not"
+        )
+    if endings <= set(TABLE_ENDINGS):
+        is_one = len(checked) == 1 and checked[0] == path
+        table = open_table(checked[0]) if is_one else open_tables(path, checked)
+        largest = {None: LAZY_BYTES, True: 0, False: sys.maxsize}[lazy]
+        return read_table(table, options, largest=largest)
+    if len(checked) == 1:
+        return _read_arrays(checked[0], kind, lazy, options)
+    if endings & set(TABLE_ENDINGS):
+        raise InputError(f"files of arrays and tables cannot be one set, found {first(endings)}")
+    parts = []
+    for file in checked:
+        with explain_read_errors(file):
+            parts.append(_read_arrays(file, kind, False, options))
+    return _join(parts, checked)
 
 
-def _open(path: Path, lazy: bool | None) -> Contents:
+def _read_arrays(path: Path, kind: str | None, lazy: bool | None, options: ColumnNames) -> Contents:
+    """Read a file of arrays."""
     ending = path.suffix.lower()
     large = path.stat().st_size > LAZY_BYTES if lazy is None else lazy
-    if ending == ".npz":
+    if ending == ".npy":
+        if any((options.scores, options.label, options.weight, options.cluster, options.id)):
+            raise InputError("an .npy has no names: leave score_columns= and the like out")
+        contents = read_npy(path, lazy=large)
+    elif ending == ".npz":
         if lazy:
             raise InputError("an .npz is read whole: write .npy or .parquet to stream")
-        return read_npz(path)
-    if ending == ".npy":
-        return read_npy(path, lazy=large)
-    if ending == ".safetensors":
-        return read_safetensors(path)
-    if ending == ".pt":
-        return read_pt(path, lazy=large)
-    contents = read_table(path)
-    if isinstance(contents.scores, FileScores):
-        # A table may be compressed, so its size in memory decides.
-        size = int(np.prod(contents.scores.shape)) * contents.scores.dtype.itemsize
-        if not (size > LAZY_BYTES if lazy is None else lazy):
-            contents.scores = contents.scores.load()
+        contents = _to_contents(read_npz(path), options, kind)
+    elif ending == ".safetensors":
+        contents = _to_contents(read_safetensors(path), options, kind)
+    else:
+        loaded = load_pt(path, mapped=large)
+        if isinstance(loaded, torch.Tensor):
+            contents = Contents(scores=loaded, kind=None)
+        elif isinstance(loaded, dict):
+            members = {str(key): value for key, value in loaded.items()}
+            contents = _to_contents(members, options, kind)
+        else:
+            raise InputError(f"expected a dict of tensors, found {type(loaded).__name__}")
+    if options.extra and not contents.extra:
+        raise InputError(
+            f"a {ending} file of one array has no columns such as {options.extra[0]!r}: give them "
+            "in a file of their own (groups=, --groups)"
+        )
+    if contents.task == "classes" and options.event:
+        if contents.scores.ndim != 1:
+            raise InputError(
+                "event= says what one score a row is the probability of; found scores of shape "
+                f"{tuple(contents.scores.shape)}"
+            )
+        contents.task = "events"
+    if contents.task == "events":
+        contents.event = options.event or contents.event
+    names = options.class_names or contents.class_names
+    if contents.labels is not None and contents.task == "classes":
+        contents.labels = match_class_names(contents.labels, names)
+    if contents.task == "events" or options.drop_unlabelled:
+        contents = settle_labels(contents, options)
     return contents
+
+
+def _join(parts: Sequence[Contents], files: Sequence[Path]) -> Contents:
+    """Join the rows of several files of arrays."""
+    start = parts[0]
+    for part, file in zip(parts, files, strict=True):
+        for name, what in (
+            ("kind", "kind of scores"),
+            ("task", "task"),
+            ("event", "event"),
+            ("class_names", "class names"),
+            ("ignore_index", "ignore_index"),
+        ):
+            if getattr(part, name) != getattr(start, name):
+                raise InputError(
+                    f"{file.name} has another {what} than {files[0].name}: "
+                    f"{str(getattr(part, name))[:60]!r}, {str(getattr(start, name))[:60]!r}"
+                )
+        if tuple(part.scores.shape[1:]) != tuple(start.scores.shape[1:]):
+            raise InputError(
+                f"{file.name} has scores of shape {tuple(part.scores.shape)}, {files[0].name} of "
+                f"{tuple(start.scores.shape)}: one set needs the same classes"
+            )
+    extra = {name: [part.extra[name] for part in parts] for name in start.extra}
+    joined: dict[str, Any] = {
+        "extra": {name: np.concatenate(values) for name, values in extra.items()}
+    }
+    for name in ("scores", "labels", "ids", "weights", "clusters", "num_options"):
+        values = [getattr(part, name) for part in parts]
+        lacks = [file.name for file, each in zip(files, values, strict=True) if each is None]
+        if lacks and len(lacks) < len(parts):
+            raise InputError(f"some files have {name}, {first(lacks)} do not")
+        if lacks:
+            continue
+        if all(isinstance(each, torch.Tensor) for each in values):
+            joined[name] = torch.cat(values)
+        else:
+            joined[name] = np.concatenate([np.asarray(each) for each in values])
+    return replace(start, **joined)
 
 
 def read_labels(path: str | os.PathLike[str]) -> Any:
     """Read labels from a file of their own."""
     file = check_file(path, LABEL_ENDINGS)
     with explain_read_errors(file):
-        ending = file.suffix.lower()
+        ending = find_ending(file)
         if ending in (".npy", ".npz"):
             return _pick_labels(load_npy(file))
         if ending == ".pt":
@@ -168,26 +338,51 @@ def _read_column(file: Path) -> Any:
     if len(names) != 1:
         shown = first((repr(name) for name in table.names), 12)
         raise InputError(f"expected a column 'label', found {shown}")
-    _, columns = table.columns(names)
+    _, columns = table.read(names)
     if not columns:
         raise InputError("the table is empty: no labels")
-    return columns[names[0]]
+    return blank_missing(columns[names[0]])
 
 
 def load_npy(path: Path, *, mapped: bool = False) -> Any:
     """Load an array, or open the members of an npz; never unpickle."""
     with path.open("rb") as file:
         start = file.read(6)
-    if not start:
-        raise InputError("the file is empty (0 bytes)")
-    if not (start.startswith((b"\x93NUMPY", b"PK"))):
-        # NumPy would take anything else for a pickle.
-        kind = _NO_PICKLE if start.startswith(b"\x80") else "not a NumPy file"
-        raise InputError(f"{kind}: write it with numpy.save or numpy.savez")
+        if not start:
+            raise InputError("the file is empty (0 bytes)")
+        if not (start.startswith((b"\x93NUMPY", b"PK"))):
+            # NumPy would take anything else for a pickle.
+            kind = _NO_PICKLE if start.startswith(b"\x80") else "not a NumPy file"
+            raise InputError(f"{kind}: write it with numpy.save or numpy.savez")
+        if start.startswith(b"\x93NUMPY"):
+            file.seek(0)
+            _check_header(file, path.stat().st_size)
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except ValueError as error:
         raise _explain_pickle(error) from error
+
+
+def _check_header(file: Any, size: int) -> None:
+    """Raise if the header of an array announces more than its file, of this size, holds."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0
+    if version != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    try:
+        shape, _, dtype = read(file)
+    except ValueError as error:
+        raise InputError(f"the header is damaged: {str(error)[:200]}") from error
+    if dtype.hasobject:
+        raise InputError(f"{_NO_PICKLE}: save plain numeric and text arrays")
+    # Plain integers, since NumPy's overflow.
+    needed = math.prod(int(length) for length in shape) * dtype.itemsize
+    held = size - file.tell()
+    if any(length < 0 for length in shape) or needed > held:
+        raise InputError(
+            f"the header announces shape {str(shape)[:80]} of {dtype}, {needed:,} bytes, but the "
+            f"file holds {held:,}: damaged or cut short"
+        )
 
 
 def _explain_pickle(error: ValueError) -> ValueError:
@@ -197,59 +392,120 @@ def _explain_pickle(error: ValueError) -> ValueError:
     return error
 
 
-def _to_contents(members: Mapping[str, Any]) -> Contents:
+def _to_contents(members: Mapping[str, Any], options: ColumnNames, kind: str | None) -> Contents:
     """Make `Contents` of the members of a file, by their names."""
-    kind = find_kind(members)
-    names, ignored = members.get("class_names"), members.get("ignore_index")
-    return Contents(
-        scores=members[kind],
-        kind=kind,
-        labels=members.get("labels"),
-        class_names=names.tolist() if isinstance(names, np.ndarray) else names,
-        ids=members.get("ids"),
-        ignore_index=ignored.item() if isinstance(ignored, np.ndarray | torch.Tensor) else ignored,
+    missing = [name for name in options.extra if name not in members]
+    if missing:
+        raise InputError(
+            f"no array is called {missing[0]!r}; found {first(map(repr, sorted(members)), 12)}"
+        )
+    extra = {name: as_numpy(members[name]) for name in options.extra}
+    members = rename_members(
+        {key: each for key, each in members.items() if key not in extra}, options, kind
     )
+    scores, labels, task = find_keys(members)
+
+    def plain(key: str) -> Any:
+        value = members.get(key)
+        return value.item() if isinstance(value, np.ndarray | torch.Tensor) else value
+
+    event = plain("event")
+    if task == "events" and event is None:
+        event = "correct" if labels == "correct" else "event"
+    contents = Contents(
+        scores=members[scores],
+        kind=scores if scores in ("logits", "probs") else "probs",
+        labels=None if labels is None else members[labels],
+        class_names=_as_list(members.get("class_names")),
+        ids=members.get("ids"),
+        ignore_index=plain("ignore_index"),
+        task=plain("task") or task,
+        event=event,
+        extra=extra,
+        label_column=labels or "labels",
+    )
+    for key, name in ROW_KEYS.items():
+        if members.get(key) is not None:
+            if getattr(contents, name) is not None:
+                raise InputError(f"the file holds {key!r} twice, as {name!r} too: keep one")
+            setattr(contents, name, members[key])
+    contents.clusters = make_plain(contents.clusters)
+    return contents
 
 
-def read_npz(path: Path) -> Contents:
-    """Read the members ``logits`` or ``probs``, ``labels``, and optional ones."""
+def _as_list(names: Any) -> Any:
+    return names.tolist() if isinstance(names, np.ndarray) else names
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Read the members of an archive."""
     if path.stat().st_size and not zipfile.is_zipfile(path):
         load_npy(path)  # raises its own error for a pickle
         raise InputError("damaged or cut short: not a zip archive, which an .npz is")
+    with zipfile.ZipFile(path) as packed:
+        for entry in packed.infolist():
+            # Deflate packs at most 1,032 bytes into one.
+            if entry.file_size > 1100 * entry.compress_size + 1024:
+                raise InputError(
+                    f"member {entry.filename[:60]!r} announces {entry.file_size:,} bytes in "
+                    f"{entry.compress_size:,}: damaged"
+                )
+            if entry.filename.endswith(".npy"):
+                with packed.open(entry) as member:
+                    _check_header(member, entry.file_size)
     with load_npy(path) as archive:
-        find_kind(archive.files)
         try:
-            return _to_contents({key: archive[key] for key in archive.files})
+            return {key: archive[key] for key in archive.files}
         except ValueError as error:
             raise _explain_pickle(error) from error
 
 
 def read_npy(path: Path, *, lazy: bool) -> Contents:
-    """Read a bare array of scores, and the labels beside it in ``NAME.labels.npy``."""
+    """Read a bare array of scores, and what lies beside it, such as ``NAME.labels.npy``."""
     array = load_npy(path, mapped=lazy)
     if not isinstance(array, np.ndarray):
         raise InputError("the file is an archive of arrays: give it the ending .npz")
-    beside = path.with_suffix(".labels.npy")
-    labels = load_npy(beside, mapped=lazy) if beside.exists() else None
-    return Contents(scores=NpyScores(path) if lazy else array, kind=None, labels=labels)
+    beside = {}
+    for key in SIDECARS:
+        file = path.with_suffix(f".{key}.npy")
+        if file.exists():
+            with explain_read_errors(file):
+                beside[key] = load_npy(file, mapped=lazy)
+    outcomes = [key for key in ("labels", "happened", "correct", "multilabels") if key in beside]
+    if len(outcomes) > 1:
+        names = first(path.with_suffix(f".{key}.npy").name for key in outcomes)
+        raise InputError(f"{names} lie beside the file: keep one")
+    key = outcomes[0] if outcomes else "labels"
+    task = {"labels": "classes", "multilabels": "multilabel"}.get(key, "events")
+    return Contents(
+        scores=NpyScores(path) if lazy else array,
+        kind=None,
+        labels=beside.get(key),
+        task=task,
+        event=None if task != "events" else ("correct" if key == "correct" else "event"),
+        label_column=key,
+        weights=beside.get("weights"),
+        clusters=beside.get("clusters"),
+        num_options=beside.get("num_options"),
+    )
 
 
-def read_safetensors(path: Path) -> Contents:
-    """Read tensors by the same names; class names and text ids are JSON in the metadata.
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Read tensors; class names and text are JSON in the metadata.
 
     The library maps the file to memory, whatever its size.
     """
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        keys = list(file.keys())
-        find_kind(keys)
-        tensors = {key: file.get_tensor(key) for key in keys}
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         metadata = file.metadata() or {}
     notes = parse_notes(metadata.get("calibrant"))
-    contents = _to_contents({key: notes.get(key) for key in OPTIONAL_KEYS} | tensors)
-    contents.class_names = notes.get("class_names")
-    return contents
+    known = (*OPTIONAL_KEYS, "task", "event", "clusters")
+    found = {key: notes[key] for key in known if notes.get(key) is not None} | tensors
+    if "class_names" not in notes:
+        found.pop("class_names", None)
+    return found
 
 
 def load_pt(path: Path, *, mapped: bool = False) -> Any:
@@ -267,13 +523,3 @@ def load_pt(path: Path, *, mapped: bool = False) -> Any:
             f"{_NO_PICKLE}: save a dict of tensors, such as "
             "torch.save({'logits': logits, 'labels': labels}, path)"
         ) from error
-
-
-def read_pt(path: Path, *, lazy: bool) -> Contents:
-    """Read a dict of tensors by the same names, or a bare tensor."""
-    loaded = load_pt(path, mapped=lazy)
-    if isinstance(loaded, torch.Tensor):
-        return Contents(scores=loaded, kind=None)
-    if not isinstance(loaded, dict):
-        raise InputError(f"expected a dict of tensors, found {type(loaded).__name__}")
-    return _to_contents({str(key): value for key, value in loaded.items()})

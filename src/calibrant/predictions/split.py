@@ -42,6 +42,30 @@ def split_rows(
     return np.flatnonzero(chosen), np.flatnonzero(~chosen)
 
 
+def split_clusters(
+    codes: npt.NDArray[np.int64], fraction: float, *, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Split row numbers into two disjoint, ascending sets that share no cluster.
+
+    Clusters are drawn in a random order until the first set has ``fraction · N`` rows, or as near
+    as whole clusters come to that.
+
+    Args:
+        codes: The number of each row's cluster, 0 to G−1.
+        fraction: The share of rows in the first set, or their number if it is whole.
+        seed: The seed of the draw.
+    """
+    count, _ = _count_rows(len(codes), fraction)
+    sizes = np.bincount(codes)
+    if len(sizes) < 2:
+        raise InputError("all rows are one cluster, which is never split: there is nothing to draw")
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    taken = np.cumsum(sizes[order])
+    number = int(np.argmin(np.abs(taken - count))) + 1
+    chosen = np.isin(codes, order[: min(number, len(sizes) - 1)])
+    return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+
 def _count_rows(num_rows: int, fraction: float) -> tuple[int, float]:
     """Return how many rows the first set takes, and their share."""
     if isinstance(fraction, (int, np.integer)) and not isinstance(fraction, bool) and fraction >= 1:

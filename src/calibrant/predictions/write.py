@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,28 @@ import torch
 from calibrant.core.errors import InputError
 from calibrant.core.files import replace_file
 from calibrant.functional.arrays import Array, as_numpy, to_tensor
-from calibrant.predictions.files import Contents, FileScores, format_notes, iterate_scores
+from calibrant.predictions.files import (
+    OUTCOMES,
+    SIDECARS,
+    Contents,
+    FileScores,
+    format_notes,
+    iterate_scores,
+)
 from calibrant.predictions.read import ENDINGS
-from calibrant.predictions.tables import TABLE_ENDINGS, write_table
+from calibrant.predictions.tables import TABLE_ENDINGS, find_ending, outcome_name, write_table
 
 _CANNOT_HOLD = {
-    ".csv": ("class_names", "ignore_index"),
-    ".npy": ("class_names", "ignore_index", "ids"),
+    ".csv": ("class_names", "ignore_index", "event"),
+    ".csv.gz": ("class_names", "ignore_index", "event"),
+    ".jsonl": ("class_names", "ignore_index", "event"),
+    ".npy": ("class_names", "ignore_index", "ids", "event"),
 }
 
 
 def write_contents(contents: Contents, path: Path) -> Path:
     """Write a file in the format of its ending; ``labels`` that are None are left out."""
-    ending = path.suffix.lower()
+    ending = find_ending(path)
     if ending not in ENDINGS:
         raise InputError(
             f"{path}: unsupported ending {path.suffix or '(none)'!r}, "
@@ -58,7 +68,15 @@ def write_contents(contents: Contents, path: Path) -> Path:
 
 def _warn_of_losses(contents: Contents, ending: str) -> None:
     """Warn of what the format cannot hold."""
-    names = [n for n in _CANNOT_HOLD.get(ending, ()) if getattr(contents, n) is not None]
+    plain = replace(contents)
+    if contents.task != "classes":
+        plain.ignore_index = None  # a missing outcome is always −1
+    if contents.event in ("event", "correct"):
+        plain.event = None  # the name of the outcomes says it
+    names = [n for n in _CANNOT_HOLD.get(ending, ()) if getattr(plain, n) is not None]
+    if contents.labels is None and contents.task != "classes" and ending in _CANNOT_HOLD:
+        columns = contents.task == "events" and contents.kind == "probs" and ending != ".npy"
+        names += [] if columns else ["task"]
     if names:
         warnings.warn(
             f"a {ending} file cannot hold {' and '.join(names)}; .npz and .parquet can",
@@ -73,29 +91,51 @@ def _load_scores(contents: Contents) -> tuple[str, Array]:
     return str(contents.kind), scores.load() if isinstance(scores, FileScores) else scores
 
 
-def _write_npz(contents: Contents, path: Path) -> None:
+def _load_members(contents: Contents) -> dict[str, Any]:
+    """Return what a file of arrays holds, by key; the scores are in memory."""
     kind, scores = _load_scores(contents)
-    members: dict[str, Any] = {kind: as_numpy(scores)}
-    if contents.labels is not None:
-        members["labels"] = as_numpy(contents.labels)
-    if contents.class_names is not None:
-        members["class_names"] = np.array(contents.class_names)
-    if contents.ids is not None:
-        members["ids"] = contents.ids
-    if contents.ignore_index is not None:
-        members["ignore_index"] = np.array(contents.ignore_index)
+    is_event = contents.task == "events"
+    if is_event and kind == "probs":
+        kind = "confidence" if contents.event == "correct" else "probability"
+    members = {
+        kind: scores,
+        outcome_name(contents) if is_event else "labels": contents.labels,
+        "class_names": contents.class_names,
+        "ids": contents.ids,
+        "ignore_index": contents.ignore_index if contents.task == "classes" else None,
+        "weights": contents.weights,
+        "clusters": contents.clusters,
+        "num_options": contents.num_options,
+        "task": contents.task if contents.task != "classes" else None,
+        "event": contents.event,
+    }
+    return {key: value for key, value in members.items() if value is not None}
+
+
+def _write_npz(contents: Contents, path: Path) -> None:
+    members: dict[str, Any] = {
+        key: as_numpy(value) if isinstance(value, torch.Tensor) else np.array(value)
+        for key, value in _load_members(contents).items()
+    }
     with path.open("wb") as file:
         np.savez(file, **members)
 
 
 def _write_npy(contents: Contents, path: Path) -> None:
     """Write the scores in chunks, and the labels beside them as ``NAME.labels.npy``."""
-    beside = path.with_suffix(".labels.npy")
+    key = {"classes": "labels", "multilabel": "multilabels"}.get(contents.task)
+    beside = {
+        key or outcome_name(contents): contents.labels,
+        "weights": contents.weights,
+        "clusters": contents.clusters,
+        "num_options": contents.num_options,
+    }
+    beside = {name: values for name, values in beside.items() if values is not None}
     with ExitStack() as stack:
-        if contents.labels is not None:
-            labels_file = stack.enter_context(replace_file(beside))
-            with labels_file.open("wb") as file:
-                np.save(file, as_numpy(contents.labels), allow_pickle=False)
+        for name, values in beside.items():
+            values_file = stack.enter_context(replace_file(path.with_suffix(f".{name}.npy")))
+            with values_file.open("wb") as file:
+                np.save(file, as_numpy(values), allow_pickle=False)
         scores_file = stack.enter_context(replace_file(path))
         with scores_file.open("wb") as file:
             header: dict[str, Any] | None = None
@@ -106,40 +146,43 @@ def _write_npy(contents: Contents, path: Path) -> None:
                     header["shape"] = tuple(contents.scores.shape)
                     np.lib.format.write_array_header_1_0(file, header)
                 file.write(chunk.data.cast("B"))
+    for name in SIDECARS:
+        # What lay beside the file that was replaced is not that of the new one.
+        if name not in beside and name != "labels":
+            path.with_suffix(f".{name}.npy").unlink(missing_ok=True)
+    if "labels" not in beside and beside.keys() & {*OUTCOMES, "multilabels"}:
+        path.with_suffix(".labels.npy").unlink(missing_ok=True)
 
 
-def _tensors(contents: Contents) -> dict[str, torch.Tensor]:
-    kind, scores = _load_scores(contents)
-    tensors = {kind: to_tensor(scores).cpu().contiguous()}
-    if contents.labels is not None:
-        tensors["labels"] = to_tensor(contents.labels, widen=False).cpu().contiguous()
-    if contents.ids is not None and contents.ids.dtype.kind != "U":
-        tensors["ids"] = to_tensor(contents.ids, widen=False).contiguous()
-    return tensors
+def _split_members(contents: Contents) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the members that are numbers as tensors, and the others as plain values."""
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, Any] = {}
+    for key, value in _load_members(contents).items():
+        if isinstance(value, torch.Tensor):
+            tensors[key] = value.detach().cpu().contiguous()
+        elif isinstance(value, np.ndarray) and value.dtype.kind != "U":
+            tensors[key] = to_tensor(value, widen=False).contiguous()
+        else:
+            plain[key] = value.tolist() if isinstance(value, np.ndarray) else value
+    return tensors, plain
 
 
 def _write_safetensors(contents: Contents, path: Path) -> None:
     from safetensors.torch import save_file
 
-    ids = contents.ids
-    notes = {
-        "class_names": contents.class_names,
-        "ids": ids.tolist() if ids is not None and ids.dtype.kind == "U" else None,
-        "ignore_index": contents.ignore_index,
-    }
-    save_file(_tensors(contents), path, metadata={"calibrant": format_notes(notes)})
+    tensors, plain = _split_members(contents)
+    notes = {key: plain.pop(key, None) for key in ("class_names", "ids", "ignore_index")}
+    save_file(tensors, path, metadata={"calibrant": format_notes({**notes, **plain})})
 
 
 def _write_pt(contents: Contents, path: Path) -> None:
     members: dict[str, Any] = {}
-    for key, tensor in _tensors(contents).items():
+    tensors, plain = _split_members(contents)
+    for key, tensor in tensors.items():
         # torch.save writes the whole storage behind a view.
         whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
         members[key] = tensor if whole else tensor.clone()
-    if contents.class_names is not None:
-        members["class_names"] = list(contents.class_names)
-    if contents.ids is not None and "ids" not in members:
-        members["ids"] = contents.ids.tolist()
-    if contents.ignore_index is not None:
-        members["ignore_index"] = contents.ignore_index
+    for key, value in plain.items():
+        members[key] = list(value) if isinstance(value, tuple) else value
     torch.save(members, path)
