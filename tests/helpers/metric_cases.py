@@ -11,6 +11,7 @@ import torch
 
 from calibrant import metrics
 from calibrant.metrics.registry import METRICS
+from tests.reference import events
 from tests.reference import metrics as ref
 
 BINS = (1, 10, 15, 100)
@@ -19,6 +20,9 @@ SELECTIVE = ("aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk")
 OOD = ("ood_auroc", "fpr95")
 SCORES = ("msp", "margin", "neg_entropy", "max_logit")
 LOSSES = ("zero_one", "cross_entropy", "brier")
+CURVES = ("ici", "e50", "e90", "emax")
+SLOPES = ("calibration_slope", "calibration_intercept")
+SIGNED = (*SLOPES, "calibration_in_the_large", "mean_gap", "brier_skill", "net_benefit")
 
 
 def grid(**choices):
@@ -54,6 +58,11 @@ OPTIONS = {name: [{}] for name in METRICS} | {
     "failure_auroc": grid(score=SCORES),
     "ood_auroc": grid(score=SCORES),
     "fpr95": grid(score=SCORES),
+    "hosmer_lemeshow": grid(num_bins=(1, 10), returns=("p_value", "statistic")),
+    "spiegelhalter": grid(returns=("p_value", "statistic")),
+    "log_ece": grid(num_bins=(1, 15), order=(1, 2), low=(1e-4, 0.5)),
+    "net_benefit": grid(threshold=(0.0, 0.5, 0.9)),
+    "ici": grid(span=(0.4, 0.75), degree=(1, 2)),
 }
 
 TOP_LABEL = {
@@ -84,6 +93,13 @@ class Plain:
     def top(self):
         return ref.top(self.probs, self.labels)
 
+    @cached_property
+    def pairs(self):
+        """Probability and outcome of each row: of class 1 of two, else of the predicted class."""
+        if self.probs.shape[1] == 2:
+            return self.probs[:, 1].tolist(), [float(y == 1) for y in self.labels]
+        return self.top
+
     @cache  # noqa: B019
     def score(self, name):
         if name == "margin":
@@ -110,7 +126,11 @@ class Plain:
         """One metric; for those of `OOD` labels are taken as odd (in distribution) or even."""
         probs, labels = self.probs, self.labels
         if name in TOP_LABEL:
-            return TOP_LABEL[name](*self.top, **options)
+            return TOP_LABEL[name](*self.pairs, **options)
+        if name in events.METRICS:
+            return events.METRICS[name](*map(np.array, self.pairs), **options)
+        if name == "brier" and probs.shape[1] == 2:
+            return events.brier(*map(np.array, self.pairs))
         if name == "nll" and self.logits is not None:
             return ref.nll_from_logits(self.logits, labels)
         if name == "mean_entropy":
@@ -134,6 +154,15 @@ class Plain:
         if name == "coverage_at_risk":
             options.setdefault("risk", 0.05)
         return getattr(ref, name)(score, loss, **options)
+
+
+def is_defined(name, probs, labels):
+    """Whether the slope of a recalibration exists."""
+    try:
+        Plain(probs, labels).value(name)
+    except events.Undefined:
+        return False
+    return True
 
 
 def value(name, preds, target, **options):

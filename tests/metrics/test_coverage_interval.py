@@ -165,12 +165,14 @@ def test_evaluate_takes_it_and_says_where_rows_are_too_few():
     confidence, wrong = drawn(rng, 200)
     probs = np.stack((1 - confidence, confidence), axis=1)
     predictions = Predictions.from_probs(probs, 1 - wrong)
-    actual = evaluate(predictions, metrics=["coverage_at_risk"], resamples=100)["coverage_at_risk"]
+    few: dict = {"resamples": 100, "view": "top"}
+    actual = evaluate(predictions, metrics=["coverage_at_risk"], **few)["coverage_at_risk"]
     expected = coverage_interval(state_of(confidence, wrong), 0.05, 0.95)
     assert (actual.low, actual.high) == pytest.approx(expected)
     assert actual.low == 0 < actual.value
     assert "too few rows to show" in actual.note
-    looser = evaluate(predictions, metrics={"coverage_at_risk": {"risk": 0.3}}, resamples=100)
+    looser = evaluate(predictions, metrics={"coverage_at_risk": {"risk": 0.3}}, **few)
+    assert looser["coverage_at_risk"].label == "Coverage at 30% risk"
     assert looser["coverage_at_risk"].note is None
     assert looser["coverage_at_risk"].low > 0.9
     alone = bootstrap_interval(

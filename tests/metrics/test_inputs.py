@@ -128,7 +128,11 @@ ERRORS = {
     "no labels": ((LOGITS, None), {}, "this metric needs labels"),
     "NaN": ((spoilt(7, np.nan), LABELS), {}, "logits hold NaN or infinity, first in rows 7"),
     "infinity": ((spoilt(3, np.inf), LABELS), {}, "logits hold NaN or infinity, first in rows 3"),
-    "log of zero": ((spoilt(3, -np.inf), LABELS), {}, "give probabilities instead, or floor it"),
+    "log of zero": (
+        (spoilt(3, -np.inf), LABELS),
+        {},
+        "give probabilities instead, or, if it marks options",
+    ),
     "logits for probabilities": (
         (LOGITS, LABELS),
         {"from_logits": False},

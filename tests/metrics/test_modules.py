@@ -133,7 +133,8 @@ def test_sums_stay_float64(name, change):
 def test_a_collection_shares_states_between_metrics(device):
     logits, labels = rows()
     names = [name for name in METRICS if name not in OOD]
-    collection = MetricCollection({name: module(name, 4) for name in names}).to(device)
+    shells = {name: module_class(name)(num_classes=4) for name in names}
+    collection = MetricCollection(shells).to(device)
     for part, theirs in zip(logits.split(20), labels.split(20), strict=True):
         collection.update(part.to(device), theirs.to(device))
     for name, actual in collection.compute().items():

@@ -14,14 +14,16 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, UndefinedFigureError
 from calibrant.functional.arrays import Array
-from calibrant.functional.blocks import Block, blocks, warn_of_probabilities
+from calibrant.functional.blocks import Block, blocks, find_view, warn_of_probabilities
 
 S = TypeVar("S", bound="State")
 _NO_ROWS = "no rows were seen: none were given, or all were ignored"
+_MIXED = "some batches had weights and some had none: give weights of all rows, or of none"
 
 
 class State:
@@ -34,6 +36,7 @@ class State:
     sums: ClassVar[tuple[str, ...]] = ()
     lists: ClassVar[tuple[str, ...]] = ()
     num_labels: ClassVar[int | None] = None  # 2 where labels are not classes
+    weighted: ClassVar[bool] = False  # whether `update` minds the weights of a block
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
@@ -73,6 +76,26 @@ class State:
         whole: Tensor = parts[0]
         return whole
 
+    def append(self, name: str, values: Tensor) -> None:
+        """Add values of rows to a list.
+
+        Parts of equal size are joined on the way: very many small ones would hold on to twice
+        the memory of the whole when that is made of them.
+        """
+        parts = getattr(self, name)
+        parts.append(values)
+        while len(parts) > 1 and 0 < len(parts[-2]) <= len(parts[-1]) and _may_join(*parts[-2:]):
+            parts[-2:] = [torch.cat(parts[-2:])]
+
+    def row_weights(self) -> Tensor | None:
+        """Return the weight of each row, or None if all rows count the same."""
+        if not getattr(self, "weights", None):
+            return None
+        weights, rows = self.concatenate("weights"), sum(map(len, getattr(self, self.lists[0])))
+        if len(weights) != rows:
+            raise InputError(f"{_MIXED}; found weights of {len(weights):,} rows of {rows:,}")
+        return weights
+
     def add(self, name: str, value: Tensor) -> None:
         """Add to a sum; the first value sets its shape and device."""
         total = getattr(self, name)
@@ -91,6 +114,10 @@ class State:
         return value
 
 
+def _may_join(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and first.device == second.device
+
+
 @dataclass(frozen=True)
 class Measure:
     """A named number computed from streaming states.
@@ -102,27 +129,51 @@ class Measure:
         better: Whether a lower or a higher number is better.
         kind: How `calibrant.evaluate` finds its interval: ``mean`` of one quantity of each row,
             ``selective`` (a smooth function of ranked rows), ``calibration`` (an error that
-            noise biases upward; see `calibration_measure`) or ``other``.
+            noise biases upward; see `calibration_measure`), ``test`` (a p-value, which has none)
+            or ``other``.
         cells: See `calibration_measure`.
         error: See `calibration_measure`.
         population: See `calibration_measure`.
         interval: Computes (low, high) from a state and a level, for a measure with an interval
             of its own.
+        views: What it can judge: the predicted class (``top``), ``events``, or both.
+        influence: Computes each row's influence on the value from the state, for an interval in
+            closed form.
+        weighted: Whether the value of rows with weights is defined, if all states mind weights.
+        label: What tables call it; the registered label if empty.
     """
 
     name: str
     states: tuple[Callable[[], State], ...]
     compute: Callable[..., Tensor]
     better: Literal["lower", "higher", "neither"] = "lower"
-    kind: Literal["mean", "selective", "calibration", "other"] = "other"
+    kind: Literal["mean", "selective", "calibration", "test", "other"] = "other"
     cells: Callable[[Any], Tensor] | None = None
     error: Callable[[Tensor], Tensor] | None = None
     population: Callable[[Tensor], Tensor] | None = None
     interval: Callable[[Any, float], tuple[float, float]] | None = None
+    views: tuple[str, ...] = ("top", "events")
+    influence: Callable[[Any], NDArray[np.float64]] | None = None
+    weighted: bool = True
+    label: str = ""
 
     def build(self) -> tuple[State, ...]:
         """Make empty states."""
         return tuple(make() for make in self.states)
+
+    def check_weights(self, seen: set[bool]) -> None:
+        """Raise if rows with weights cannot be measured, or only some batches have weights.
+
+        Args:
+            seen: Whether batches so far had weights.
+        """
+        if len(seen) > 1:
+            raise InputError(_MIXED)
+        if not (self.weighted and all(state.weighted for state in self.build())):
+            raise InputError(
+                f"{self.name} is not defined for rows with weights: leave {self.name} out, or the "
+                "weights"
+            )
 
 
 def calibration_measure(
@@ -133,6 +184,8 @@ def calibration_measure(
     *,
     population: Callable[[Tensor], Tensor] | None = None,
     compute: Callable[[Any], Tensor] | None = None,
+    views: tuple[str, ...] = ("top", "events"),
+    weighted: bool = True,
 ) -> Measure:
     """Make the measure of a calibration error, a function of cells of rows.
 
@@ -144,6 +197,8 @@ def calibration_measure(
         error: Turns many sets of cells, (R, ..., 3), into (R,) errors.
         population: The error without correction for noise, where ``error`` corrects for it.
         compute: Replaces ``error(cells(state))`` where the cells are an approximation.
+        views: What it can judge: the predicted class (``top``), ``events``, or both.
+        weighted: Whether the value of rows with weights is defined.
     """
 
     def whole(state: Any) -> Tensor:
@@ -157,25 +212,33 @@ def calibration_measure(
         cells=cells,
         error=error,
         population=population,
+        views=views,
+        weighted=weighted,
     )
 
 
 def compute_all(
     measures: Sequence[Measure],
-    batches: Iterable[tuple[Array, Array | None]],
+    batches: Iterable[tuple[Array, Array | None] | tuple[Array, Array | None, Array | None]],
     *,
     from_logits: bool = True,
     ignore_index: int | None = None,
     extra: Sequence[State] = (),
+    positive: int | None = None,
+    absent: bool = False,
+    allow_undefined: bool = False,
 ) -> list[Tensor]:
     """Compute several measures in one pass over the batches.
 
     Args:
         measures: The measures.
-        batches: Pairs of scores and labels.
+        batches: Scores and labels, and weights where rows have them.
         from_logits: Whether the scores are logits (else probabilities).
         ignore_index: The label of rows to leave out.
         extra: More states to fill.
+        positive: Judge rows as events of this class; None judges the predicted class.
+        absent: Allow logits of −inf, which mark options that a row does not have.
+        allow_undefined: Give NaN where a figure has no value on these rows, instead of an error.
     """
     shared: dict[tuple[Any, ...], State] = {state.options(): state for state in extra}
     needed: list[list[State]] = []
@@ -189,10 +252,18 @@ def compute_all(
             "labels: compute them in two calls"
         )
     states = list(shared.values())
-    for preds, target in batches:
+    seen: set[bool] = set()
+    for preds, target, *weights in batches:
+        seen.add(bool(weights) and weights[0] is not None)
+        if True in seen:
+            for measure in measures:
+                measure.check_weights(seen)
         for block in blocks(
             preds,
             target,
+            weights=weights[0] if weights else None,
+            positive=positive,
+            absent=absent,
             from_logits=from_logits,
             ignore_index=ignore_index,
             num_labels=next(iter(label_bounds), None),
@@ -200,7 +271,15 @@ def compute_all(
         ):
             for state in states:
                 state.update(block)
-    return [m.compute(*built) for m, built in zip(measures, needed, strict=True)]
+    values = []
+    for measure, built in zip(measures, needed, strict=True):
+        try:
+            values.append(measure.compute(*built))
+        except UndefinedFigureError:
+            if not allow_undefined:
+                raise
+            values.append(torch.tensor(float("nan"), dtype=torch.float64))
+    return values
 
 
 def compute_one(
@@ -210,12 +289,20 @@ def compute_one(
     *,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = "top",
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute one measure of arrays in memory: NumPy in, NumPy out; torch in, torch out."""
     if from_logits:
         warn_of_probabilities(preds, stacklevel=3)
+    shape = tuple(preds.shape) if hasattr(preds, "shape") else np.shape(preds)
     (value,) = compute_all(
-        [measure], [(preds, target)], from_logits=from_logits, ignore_index=ignore_index
+        [measure],
+        [(preds, target, weights)],
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        positive=find_view(shape, view, pos_label),
     )
     return value if isinstance(preds, Tensor) else np.float64(value.item())
 

@@ -44,6 +44,7 @@ class ClassBinState(State):
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, M, 3)
 
     sums = ("totals",)
+    weighted = True
 
     def __post_init__(self) -> None:
         self.num_bins = check_bins(self.num_bins)
@@ -57,14 +58,22 @@ class ClassBinState(State):
         values = probs.flatten()[where]
         owner = where % classes if block.class_dim == 1 else where // rows
         key = owner * bins + bin_index(values, bins)
-        count = bin_sums(key, size).view(classes, bins)
-        mass = bin_sums(key, size, values.double()).view(classes, bins)
+        weights, weight = block.weights, None
+        if weights is not None:
+            weight = weights[where // classes if block.class_dim == 1 else where % rows]
+        masses = values.double() if weight is None else values.double() * weight
+        count = bin_sums(key, size, weight).view(classes, bins)
+        mass = bin_sums(key, size, masses).view(classes, bins)
         # Summed pairwise in the precision of the block; across blocks in float64.
-        column = probs.sum(1 - block.class_dim).double()
+        if weights is None:
+            total, column = float(rows), probs.sum(1 - block.class_dim).double()
+        else:
+            total = float(weights.sum())
+            column = (probs.double() * weights.unsqueeze(block.class_dim)).sum(1 - block.class_dim)
         # Added, not set: with one bin, a probability a hair above 1 is in the count already.
-        count[:, 0] += rows - count.sum(1)
+        count[:, 0] += total - count.sum(1)
         mass[:, 0] += (column - mass.sum(1)).clamp_min_(0.0)
-        hit = bin_sums(block.target * bins + bin_index(block.true_prob, bins), size)
+        hit = bin_sums(block.target * bins + bin_index(block.true_prob, bins), size, weights)
         self.add("totals", torch.stack((count, mass, hit.view(classes, bins)), dim=2))
 
 
@@ -143,7 +152,7 @@ def mass_class_totals(state: ProbState, num_bins: int) -> Tensor:
 def class_errors(totals: Tensor, order: float) -> Tensor:
     """Compute Σ_b n_b/N |mean p_k − frequency of k|^p of each class k, without the root."""
     count, mass, hit = totals.unbind(-1)
-    gap = (mass - hit).abs() / count.clamp_min(1.0)
+    gap = (mass - hit).abs() / torch.where(count > 0, count, 1.0)
     return (count * gap**order).sum(-1) / count.sum(-1)
 
 
@@ -172,7 +181,7 @@ def classwise_ece_measure(
 ) -> Measure:
     """Make the measure of `classwise_ece`."""
     error = partial(classwise_error, order=check_order(order))
-    return calibration_measure("classwise_ece", *_cells(binning, num_bins), error)
+    return calibration_measure("classwise_ece", *_cells(binning, num_bins), error, views=("top",))
 
 
 def marginal_ece_measure(
@@ -185,7 +194,7 @@ def marginal_ece_measure(
     """Make the measure of `marginal_ece`."""
     check_choice("class_reduction", class_reduction, ("mean", "sum"))
     error = partial(marginal_error, order=check_order(order), class_reduction=class_reduction)
-    return calibration_measure("marginal_ece", *_cells(binning, num_bins), error)
+    return calibration_measure("marginal_ece", *_cells(binning, num_bins), error, views=("top",))
 
 
 def _calibration_part(totals: Tensor) -> Tensor:
@@ -195,7 +204,7 @@ def _calibration_part(totals: Tensor) -> Tensor:
 def brier_calibration_measure(*, num_bins: int = 15) -> Measure:
     """Make the measure of `brier_calibration`."""
     cells = _cells("width", num_bins)
-    return calibration_measure("brier_calibration", *cells, _calibration_part)
+    return calibration_measure("brier_calibration", *cells, _calibration_part, views=("top",))
 
 
 def brier_refinement_measure(*, num_bins: int = 15) -> Measure:
@@ -205,7 +214,7 @@ def brier_refinement_measure(*, num_bins: int = 15) -> Measure:
         return score.mean() - _calibration_part(state.total("totals"))
 
     states = (partial(MeanState, "brier"), partial(ClassBinState, num_bins))
-    return Measure("brier_refinement", states, compute)
+    return Measure("brier_refinement", states, compute, views=("top",))
 
 
 def classwise_ece(
@@ -217,6 +226,7 @@ def classwise_ece(
     binning: str = "width",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute class-wise ECE, 1/K Σ_k (Σ_b n_b/N |mean p_k − frequency of k in b|^p)^(1/p).
 
@@ -233,9 +243,13 @@ def classwise_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = classwise_ece_measure(num_bins=num_bins, order=order, binning=binning)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )
 
 
 def marginal_ece(
@@ -248,6 +262,7 @@ def marginal_ece(
     class_reduction: str = "mean",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the marginal calibration error (Kumar et al. 2019), with the mean under the root.
 
@@ -265,11 +280,15 @@ def marginal_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = marginal_ece_measure(
         num_bins=num_bins, order=order, binning=binning, class_reduction=class_reduction
     )
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )
 
 
 def brier_calibration(
@@ -279,6 +298,7 @@ def brier_calibration(
     num_bins: int = 15,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the calibration part of the Brier score, Σ_k Σ_b n_b/N (mean p_k − frequency of k)².
 
@@ -293,9 +313,13 @@ def brier_calibration(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = brier_calibration_measure(num_bins=num_bins)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )
 
 
 def brier_refinement(
@@ -305,6 +329,7 @@ def brier_refinement(
     num_bins: int = 15,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the refinement part of the Brier score, ``brier`` less ``brier_calibration``.
 
@@ -317,6 +342,10 @@ def brier_refinement(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = brier_refinement_measure(num_bins=num_bins)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )

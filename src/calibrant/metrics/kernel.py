@@ -62,7 +62,7 @@ def kde_ece_measure(
     states: tuple[Callable[[], State], ...] = (
         partial(RankState) if form == "top" else partial(ProbState),
     )
-    return Measure("kde_ece", states, top if form == "top" else full)
+    return Measure("kde_ece", states, top if form == "top" else full, views=("top",))
 
 
 def kde_ece(

@@ -17,12 +17,13 @@ from calibrant.metrics.base import Measure, State, compute_one
 
 @dataclass
 class MeanState(State):
-    """The count and the sum of one quantity of each row, and how many rows are infinite."""
+    """The weight and the sum of one quantity of all rows, and how many rows are infinite."""
 
     quantity: str  # an attribute of Block
     totals: Tensor | None = field(default=None, init=False, repr=False)
 
     sums = ("totals",)
+    weighted = True
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
@@ -30,6 +31,8 @@ class MeanState(State):
         total = values.sum()
         infinite = 0 if bool(torch.isfinite(total)) else int(torch.isinf(values).sum())
         count, infinite_count = (total.new_tensor(n) for n in (values.numel(), infinite))
+        if block.weights is not None:
+            count, total = block.weights.sum(), (block.weights * values).sum()
         self.add("totals", torch.stack((count, total, infinite_count)))
 
     def mean(self) -> Tensor:
@@ -48,25 +51,30 @@ class RowState(State):
 
     quantity: str
     rows: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    weights: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
-    lists = ("rows",)
+    lists = ("rows", "weights")
+    weighted = True
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
-        self.rows.append(getattr(block, self.quantity).double())
+        self.append("rows", getattr(block, self.quantity).double())
+        if block.weights is not None:
+            self.append("weights", block.weights)
 
 
 @dataclass
 class PredictedState(State):
-    """The number of rows predicted as each class."""
+    """The number, or weight, of the rows predicted as each class."""
 
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K,)
 
     sums = ("totals",)
+    weighted = True
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
-        self.add("totals", bin_sums(block.predicted, block.num_classes))
+        self.add("totals", bin_sums(block.predicted, block.num_classes, block.weights))
 
 
 @dataclass
@@ -77,11 +85,14 @@ class ClassMeanState(State):
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, 2)
 
     sums = ("totals",)
+    weighted = True
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
         values = getattr(block, self.quantity).double()
-        counts = bin_sums(block.target, block.num_classes)
+        counts = bin_sums(block.target, block.num_classes, block.weights)
+        if block.weights is not None:
+            values = values * block.weights
         totals = bin_sums(block.target, block.num_classes, values)
         self.add("totals", torch.stack((counts, totals), dim=1))
 
@@ -93,7 +104,7 @@ class ClassMeanState(State):
 
 def accuracy_measure() -> Measure:
     """Make the measure of `accuracy`."""
-    return Measure("accuracy", (partial(MeanState, "correct"),), MeanState.mean, "higher", "mean")
+    return Measure("accuracy", (partial(MeanState, "right"),), MeanState.mean, "higher", "mean")
 
 
 def nll_measure() -> Measure:
@@ -123,11 +134,16 @@ def classwise_nll_std_measure() -> Measure:
             return present.amax()
         return present.std() if len(present) > 1 else torch.zeros_like(means[0])
 
-    return Measure("classwise_nll_std", (partial(ClassMeanState, "nll"),), compute)
+    return Measure("classwise_nll_std", (partial(ClassMeanState, "nll"),), compute, views=("top",))
 
 
 def accuracy(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the share of rows whose largest score is the true class.
 
@@ -139,18 +155,30 @@ def accuracy(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
 
     >>> import torch
     >>> accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])).item()
     0.5
     """
     return compute_one(
-        accuracy_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        accuracy_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        weights=weights,
     )
 
 
 def nll(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the negative log-likelihood, the mean of −ln p_y in nats.
 
@@ -162,16 +190,30 @@ def nll(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
-        nll_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        nll_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        weights=weights,
     )
 
 
 def brier(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
-    """Compute the Brier score, the mean of Σ_k (p_k − 1[k=y])², between 0 and 2.
+    """Compute the Brier score: the mean of Σ_k (p_k − 1[k=y])², or of (p − y)² for events.
 
     Args:
         preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
@@ -179,9 +221,21 @@ def brier(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
-        brier_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        brier_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
     )
 
 
@@ -191,6 +245,7 @@ def mean_entropy(
     *,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the mean entropy −Σ_k p_k ln p_k of the predicted distributions, in nats.
 
@@ -201,14 +256,26 @@ def mean_entropy(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
-        mean_entropy_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        mean_entropy_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        weights=weights,
     )
 
 
 def classwise_nll_std(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the unbiased standard deviation, over the classes present, of their mean −ln p_y.
 
@@ -221,6 +288,8 @@ def classwise_nll_std(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
         classwise_nll_std_measure(),
@@ -228,4 +297,5 @@ def classwise_nll_std(
         target,
         from_logits=from_logits,
         ignore_index=ignore_index,
+        weights=weights,
     )

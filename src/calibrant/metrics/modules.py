@@ -26,42 +26,62 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.core.extras import require
 from calibrant.functional.arrays import Array
-from calibrant.functional.blocks import blocks
+from calibrant.functional.blocks import blocks, find_view
 from calibrant.metrics.base import Measure, State
 from calibrant.metrics.classwise import ProbState
 from calibrant.metrics.registry import METRICS, measure
+from calibrant.metrics.selective import SELECTIVE
 
 require("torchmetrics", extra="metrics", purpose="a metric class")
 from torchmetrics import Metric  # noqa: E402
 from torchmetrics.utilities.distributed import gather_all_tensors  # noqa: E402
 
 __all__ = [
-    "Accuracy",
-    "AdaptiveECE",
     "AUGRC",
     "AURC",
+    "AUROC",
+    "Accuracy",
+    "AdaptiveECE",
+    "AveragePrecision",
     "Brier",
     "BrierCalibration",
+    "BrierDSC",
+    "BrierMCB",
     "BrierRefinement",
+    "BrierSkill",
+    "BrierUNC",
+    "CalibrationInTheLarge",
+    "CalibrationIntercept",
+    "CalibrationSlope",
     "ChanceECE",
     "ClasswiseECE",
     "ClasswiseNLLStd",
     "CoverageAtRisk",
     "DebiasedECE",
+    "E50",
+    "E90",
     "EAURC",
     "ECE",
-    "FailureAUROC",
+    "Emax",
     "FPR95",
+    "FailureAUROC",
+    "HosmerLemeshow",
+    "ICI",
     "KDEECE",
     "KSError",
-    "MarginalECE",
+    "LogECE",
     "MCE",
-    "MeanEntropy",
     "MIoU",
+    "MarginalECE",
+    "MeanEntropy",
+    "MeanGap",
     "NLL",
+    "NetBenefit",
+    "OERatio",
     "OODAUROC",
     "RiskAtCoverage",
     "SmoothECE",
+    "Spiegelhalter",
     "SweepECE",
 ]
 
@@ -83,6 +103,10 @@ class MetricModule(Metric):
             if given, `update` refuses predictions of another number of classes. Default: None
             (ours: most metrics do not need it).
         validate_args: Check the values of every batch. Default: True (torchmetrics).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes, where
+            the metric can judge events).
+        pos_label: The positive class of two. Default: None (ours: class 1).
         options: The options of the metric's function, and of `torchmetrics.Metric`.
     """
 
@@ -107,6 +131,8 @@ class MetricModule(Metric):
         ignore_index: int | None = None,
         num_classes: int | None = None,
         validate_args: bool = True,
+        view: str | None = None,
+        pos_label: int | None = None,
         **options: Any,
     ) -> None:
         own = inspect.signature(METRICS.load(self.metric)).parameters
@@ -121,6 +147,14 @@ class MetricModule(Metric):
         self.ignore_index = ignore_index
         self.num_classes = num_classes
         self.validate_args = validate_args
+        # Selective metrics rank events only where the event is "correct", which view= says.
+        only_top = "events" not in self._measure.views or self.metric in SELECTIVE
+        several = num_classes is not None and num_classes > 2  # so that all can share their states
+        self.view = "top" if view is None and (only_top or several) else view
+        if self.view == "events" and "events" not in self._measure.views:
+            raise InputError(f"{type(self).__name__} judges classes, not events: leave view out")
+        self.pos_label = pos_label
+        self._seen: set[bool] = set()  # whether batches had weights
         for key, state, name in self._entries(self._build(self._measure)):
             if name in state.lists:
                 self.add_state(key, [], dist_reduce_fx="cat")
@@ -151,6 +185,10 @@ class MetricModule(Metric):
         common = "" if self.from_logits else "_probs"
         if self.ignore_index is not None:
             common += f"_ignore_{self.ignore_index}"
+        if self.view is not None:
+            common += f"_{self.view}"
+        if self.pos_label is not None:
+            common += f"_positive_{self.pos_label}"
         for state in states:
             options = [o for o in state.options()[1:] if not isinstance(o, bool)]
             words = [getattr(o, "__qualname__", str(o)) for o in options]
@@ -177,14 +215,22 @@ class MetricModule(Metric):
             )
         return shaped(2)
 
-    def update(self, preds: Array, target: Array | None = None) -> None:
+    def update(
+        self, preds: Array, target: Array | None = None, weights: Array | None = None
+    ) -> None:
         """Add a batch.
 
         Args:
             preds: Scores of shape (N,K), (N,) (binary) or (N,K,...) (dense).
             target: Labels of shape (N,) or (N,...).
+            weights: A positive weight for each row; in all batches or in none.
         """
-        states = self._build(self._measure)
+        measure = self._measure
+        seen = self._seen | {weights is not None}
+        if True in seen:
+            measure.check_weights(seen)
+        states = self._build(measure)
+        positive = find_view(tuple(preds.shape), self.view, self.pos_label)
         for block in blocks(
             preds,
             target,
@@ -192,6 +238,8 @@ class MetricModule(Metric):
             ignore_index=self.ignore_index,
             num_labels=states[0].num_labels,
             validate=self.validate_args,
+            weights=weights,
+            positive=positive,
         ):
             if self.num_classes not in (None, block.num_classes):
                 raise InputError(
@@ -201,12 +249,18 @@ class MetricModule(Metric):
             for state in states:
                 state.update(block)
         # Only now, so that a batch refused halfway changes nothing.
+        self._seen = seen
         for key, state, name in self._entries(states):
             value, total = getattr(state, name), getattr(self, key)
             if name in state.lists:
                 total.extend(value)
             elif value is not None:
                 setattr(self, key, total + value.to(total.device))
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        super().reset()
+        self._seen = set()
 
     def compute(self) -> Tensor:
         """Compute the value over all batches, a 0-dim float64 tensor."""
@@ -370,3 +424,79 @@ class ClasswiseNLLStd(MetricModule, metric="classwise_nll_std"):
 
 class MIoU(MetricModule, metric="miou"):
     """Mean intersection over union, for dense prediction. See `calibrant.metrics.miou`."""
+
+
+class CalibrationInTheLarge(MetricModule, metric="calibration_in_the_large"):
+    """Offset of the log odds; stores rows. See `calibrant.metrics.calibration_in_the_large`."""
+
+
+class CalibrationSlope(MetricModule, metric="calibration_slope"):
+    """Slope of recalibration; stores rows. See `calibrant.metrics.calibration_slope`."""
+
+
+class CalibrationIntercept(MetricModule, metric="calibration_intercept"):
+    """Intercept of recalibration; stores rows. See `calibrant.metrics.calibration_intercept`."""
+
+
+class OERatio(MetricModule, metric="oe_ratio"):
+    """Observed over expected events; stores rows. See `calibrant.metrics.oe_ratio`."""
+
+
+class MeanGap(MetricModule, metric="mean_gap"):
+    """Mean probability less frequency; stores rows. See `calibrant.metrics.mean_gap`."""
+
+
+class ICI(MetricModule, metric="ici"):
+    """Integrated calibration index; stores rows. See `calibrant.metrics.ici`."""
+
+
+class E50(MetricModule, metric="e50"):
+    """Median error of the smoothed curve; stores rows. See `calibrant.metrics.e50`."""
+
+
+class E90(MetricModule, metric="e90"):
+    """90% quantile of the curve's errors; stores rows. See `calibrant.metrics.e90`."""
+
+
+class Emax(MetricModule, metric="emax"):
+    """Largest error of the smoothed curve; stores rows. See `calibrant.metrics.emax`."""
+
+
+class Spiegelhalter(MetricModule, metric="spiegelhalter"):
+    """Spiegelhalter's test; stores rows. See `calibrant.metrics.spiegelhalter`."""
+
+
+class HosmerLemeshow(MetricModule, metric="hosmer_lemeshow"):
+    """Hosmer-Lemeshow test; stores rows. See `calibrant.metrics.hosmer_lemeshow`."""
+
+
+class BrierSkill(MetricModule, metric="brier_skill"):
+    """Brier skill score; stores rows. See `calibrant.metrics.brier_skill`."""
+
+
+class LogECE(MetricModule, metric="log_ece"):
+    """ECE with log-spaced bins; stores rows. See `calibrant.metrics.log_ece`."""
+
+
+class AUROC(MetricModule, metric="auroc"):
+    """Chance that an event ranks above another row. See `calibrant.metrics.auroc`."""
+
+
+class AveragePrecision(MetricModule, metric="average_precision"):
+    """Average precision; stores rows. See `calibrant.metrics.average_precision`."""
+
+
+class NetBenefit(MetricModule, metric="net_benefit"):
+    """Net benefit at a threshold; stores rows. See `calibrant.metrics.net_benefit`."""
+
+
+class BrierMCB(MetricModule, metric="brier_mcb"):
+    """Miscalibration part of the Brier score (CORP). See `calibrant.metrics.brier_mcb`."""
+
+
+class BrierDSC(MetricModule, metric="brier_dsc"):
+    """Discrimination part of the Brier score (CORP). See `calibrant.metrics.brier_dsc`."""
+
+
+class BrierUNC(MetricModule, metric="brier_unc"):
+    """Uncertainty part of the Brier score (CORP). See `calibrant.metrics.brier_unc`."""

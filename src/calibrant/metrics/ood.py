@@ -24,6 +24,7 @@ class OodState(RankState):
     """A score of each row, and whether the row is in distribution (stored as its loss)."""
 
     num_labels: ClassVar[int | None] = 2
+    weighted: ClassVar[bool] = False
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
@@ -47,7 +48,7 @@ def ood_auroc_measure(*, score: Rowwise = "msp") -> Measure:
         state.check_both_kinds()
         return compute_auroc(state.rank_rows().values, state.rank_rows())
 
-    return Measure("ood_auroc", (partial(OodState, score),), compute, "higher")
+    return Measure("ood_auroc", (partial(OodState, score),), compute, "higher", views=("top",))
 
 
 def fpr95_measure(*, score: Rowwise = "msp") -> Measure:
@@ -62,7 +63,7 @@ def fpr95_measure(*, score: Rowwise = "msp") -> Measure:
         outside = ranked.num_rows - ranked.values[-1]
         return (total[enough] - inside[enough]) / outside
 
-    return Measure("fpr95", (partial(OodState, score),), compute)
+    return Measure("fpr95", (partial(OodState, score),), compute, views=("top",))
 
 
 def ood_auroc(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from calibrant.functional.ranking import Ranked, rank
 from calibrant.metrics.base import State
 
 Rowwise: TypeAlias = "str | Callable[[Block], Tensor]"
+T = TypeVar("T")
 
 
 def _separate_ties(block: Block, score: Tensor, score_of: Callable[[Tensor], Tensor]) -> Tensor:
@@ -46,7 +47,7 @@ def _margin(probs: Tensor) -> Tensor:
 
 
 SCORES: dict[str, Callable[[Block], Tensor]] = {
-    "msp": lambda block: _separate_ties(block, block.confidence, lambda p: p.amax(0)),
+    "msp": lambda block: _separate_ties(block, block.confidence, block.confidence_of),
     "margin": lambda block: _separate_ties(block, block.margin, _margin),
     "neg_entropy": lambda block: _separate_ties(
         block, -block.entropy, lambda p: -torch.special.entr(p).sum(0)
@@ -84,16 +85,33 @@ class RankState(State):
     loss: Rowwise = "zero_one"
     scores: list[Tensor] = field(default_factory=list, init=False, repr=False)
     losses: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    weights: list[Tensor] = field(default_factory=list, init=False, repr=False)
     preset: Ranked | None = field(default=None, init=False, repr=False)
     _order: tuple[Tensor, Tensor, Tensor] | None = field(default=None, init=False, repr=False)
     _ranked: tuple[int, Ranked] | None = field(default=None, init=False, repr=False)
+    _kept: dict[str, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False)
 
-    lists = ("scores", "losses")
+    lists = ("scores", "losses", "weights")
+    weighted = True
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
-        self.scores.append(find_rowwise(self.score, SCORES)(block).clone())
-        self.losses.append(find_rowwise(self.loss, LOSSES)(block).clone())
+        self.append("scores", find_rowwise(self.score, SCORES)(block).clone())
+        self.append("losses", find_rowwise(self.loss, LOSSES)(block).clone())
+        if block.weights is not None:
+            self.append("weights", block.weights)
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """Return what ``make`` computes from all rows; it is computed once for all callers."""
+        number = sum(map(len, self.scores))
+        if name not in self._kept or self._kept[name][0] != number:
+            self._kept[name] = (number, make())
+        value: T = self._kept[name][1]
+        return value
+
+    def forget(self) -> None:
+        """Free what `keep` keeps."""
+        self._kept.clear()
 
     def rank_rows(self) -> Ranked:
         """Rank the rows by ascending score, with their losses; sorts once for all callers."""
@@ -101,7 +119,9 @@ class RankState(State):
             return self.preset
         score = self.concatenate("scores")
         if self._ranked is None or self._ranked[0] != len(score):
-            self._ranked = (len(score), rank(score, self.concatenate("losses")))
+            losses, weights = self.concatenate("losses"), self.row_weights()
+            weights = None if weights is None else weights.to(score.device)
+            self._ranked = (len(score), rank(score, losses, weights))
         return self._ranked[1]
 
     def sort_rows(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,7 +135,7 @@ class RankState(State):
     def cumulative(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Sum confidence and correctness over the first ``positions`` rows."""
         wrong, confidence = self.rank_rows().up_to(positions)
-        return confidence, positions.to(wrong.device) - wrong
+        return confidence, positions.to(wrong) - wrong
 
     def mass_totals(self, num_bins: int) -> Tensor:
         """Compute rows, confidence and correctness of equal-mass bins, (M, 3); none is empty."""

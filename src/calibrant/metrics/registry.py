@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from string import Formatter
 from typing import Any, TypeVar, overload
 
 from calibrant.core.errors import InputError
+from calibrant.core.method_text import format_method, merge_options
 from calibrant.core.registry import Registry
 from calibrant.metrics.base import Measure
 from calibrant.metrics.user_metric import make_measure_maker
@@ -111,13 +114,13 @@ _BUILTIN = {
     ),
     "risk_at_coverage": (
         f"{_AT}.selective:risk_at_coverage_measure",
-        "Risk at 80% coverage",
-        "error rate of the most confident 80%",
+        "Risk at {coverage} coverage",
+        "error rate of the most confident share, 80% unless coverage= says another",
     ),
     "coverage_at_risk": (
         f"{_AT}.selective:coverage_at_risk_measure",
-        "Coverage at 5% risk",
-        "largest share that can be accepted at a 5% error rate",
+        "Coverage at {risk} risk",
+        "largest share that can be accepted at an error rate, 5% unless risk= says another",
     ),
     "failure_auroc": (
         f"{_AT}.selective:failure_auroc_measure",
@@ -149,6 +152,101 @@ _BUILTIN = {
         "Mean intersection over union",
         "overlap, for dense prediction",
     ),
+    "calibration_in_the_large": (
+        f"{_AT}.events:calibration_in_the_large_measure",
+        "Calibration in the large",
+        "offset of the log odds; 0 is calibrated on average, negative says too much",
+    ),
+    "calibration_slope": (
+        f"{_AT}.events:calibration_slope_measure",
+        "Calibration slope",
+        "1 is calibrated; below 1 probabilities are too extreme, above 1 too timid",
+    ),
+    "calibration_intercept": (
+        f"{_AT}.events:calibration_intercept_measure",
+        "Calibration intercept",
+        "offset of the log odds beside the calibration slope",
+    ),
+    "oe_ratio": (
+        f"{_AT}.events:oe_ratio_measure",
+        "Observed / expected",
+        "events that happened over events that were expected; 1 is calibrated",
+    ),
+    "mean_gap": (
+        f"{_AT}.events:mean_gap_measure",
+        "Mean gap",
+        "mean probability less frequency of the event",
+    ),
+    "ici": (
+        f"{_AT}.events:ici_measure",
+        "Integrated calibration index",
+        "mean distance of a smoothed calibration curve from the diagonal; no bins",
+    ),
+    "e50": (
+        f"{_AT}.events:e50_measure",
+        "E50",
+        "median distance of the smoothed calibration curve from the diagonal",
+    ),
+    "e90": (
+        f"{_AT}.events:e90_measure",
+        "E90",
+        "distance of the smoothed calibration curve that 90% of rows stay within",
+    ),
+    "emax": (
+        f"{_AT}.events:emax_measure",
+        "Emax",
+        "largest distance of the smoothed calibration curve; noisy",
+    ),
+    "spiegelhalter": (
+        f"{_AT}.events:spiegelhalter_measure",
+        "Spiegelhalter's test",
+        "p-value of calibration, by the Brier score",
+    ),
+    "hosmer_lemeshow": (
+        f"{_AT}.events:hosmer_lemeshow_measure",
+        "Hosmer-Lemeshow test",
+        "p-value of calibration, by ten bins",
+    ),
+    "brier_skill": (
+        f"{_AT}.events:brier_skill_measure",
+        "Brier skill score",
+        "share of the base rate's Brier score removed; 1 is perfect, 0 no skill",
+    ),
+    "log_ece": (
+        f"{_AT}.events:log_ece_measure",
+        "Log-binned calibration error",
+        "ECE with bins equally spaced in log p, for rare events",
+    ),
+    "auroc": (
+        f"{_AT}.events:auroc_measure",
+        "AUROC",
+        "chance that an event is given more than another row",
+    ),
+    "average_precision": (
+        f"{_AT}.events:average_precision_measure",
+        "Average precision",
+        "mean precision over recall; for rare events",
+    ),
+    "net_benefit": (
+        f"{_AT}.events:net_benefit_measure",
+        "Net benefit at {threshold}",
+        "true less weighted false positives a row, acting from a threshold, 50% by default",
+    ),
+    "brier_mcb": (
+        f"{_AT}.events:brier_mcb_measure",
+        "Brier, miscalibration",
+        "what isotonic recalibration would remove of the Brier score",
+    ),
+    "brier_dsc": (
+        f"{_AT}.events:brier_dsc_measure",
+        "Brier, discrimination",
+        "what ranking gains over the base rate, in Brier score",
+    ),
+    "brier_unc": (
+        f"{_AT}.events:brier_unc_measure",
+        "Brier, uncertainty",
+        "Brier score of the base rate",
+    ),
 }
 METRICS: Registry[Callable[..., Measure]] = Registry(
     "metric",
@@ -164,23 +262,40 @@ def available() -> dict[str, str]:
     return METRICS.available()
 
 
-def label_of(name: str) -> str:
-    """Return the label of a metric: ``Expected calibration error``."""
-    return _labels.get(name, name)
+def label_of(name: str, **options: Any) -> str:
+    """Return the label of a metric: ``Expected calibration error``.
+
+    >>> label_of("coverage_at_risk(risk=0.01)"), label_of("ece", num_bins=10)
+    ('Coverage at 1% risk', 'Expected calibration error (num_bins=10)')
+
+    Args:
+        name: The metric's name, or its name with options in parentheses.
+        options: Its options, where the name does not hold them.
+    """
+    word, given = merge_options(name, options, kind="metric")
+    label = _labels.get(word, word)
+    shown = {field for _, field, _, _ in Formatter().parse(label) if field}
+    if shown:
+        parameters = inspect.signature(METRICS.load(word)).parameters
+        values = {field: given.get(field, parameters[field].default) for field in shown}
+        label = label.format(**{field: f"{100 * value:g}%" for field, value in values.items()})
+    rest = {key: value for key, value in given.items() if key not in shown}
+    return f"{label} {format_method('', rest)}" if rest else label
 
 
 def measure(name: str, **options: Any) -> Measure:
     """Make a streaming measure.
 
     Args:
-        name: The metric's name.
-        options: Its options.
+        name: The metric's name, or its name with options: ``coverage_at_risk(risk=0.01)``.
+        options: Its options, where the name does not hold them.
     """
-    maker = METRICS.load(name)
+    word, given = merge_options(name, options, kind="metric")
+    maker = METRICS.load(word)
     try:
-        return maker(**options)
+        return maker(**given)
     except TypeError as error:
-        raise InputError(f"metric {name!r}: {error}") from None
+        raise InputError(f"metric {word!r}: {error}") from None
 
 
 @overload

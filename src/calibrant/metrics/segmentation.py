@@ -20,11 +20,13 @@ class ConfusionState(State):
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (K, K)
 
     sums = ("totals",)
+    weighted = True
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
         classes = block.num_classes
-        pairs = bin_sums(block.target * classes + block.predicted, classes * classes)
+        index = block.target * classes + block.predicted
+        pairs = bin_sums(index, classes * classes, block.weights)
         self.add("totals", pairs.view(classes, classes))
 
 
@@ -36,11 +38,16 @@ def miou_measure() -> Measure:
         union = table.sum(0) + table.sum(1) - table.diagonal()
         return (table.diagonal() / union)[union > 0].mean()
 
-    return Measure("miou", (ConfusionState,), compute, "higher")
+    return Measure("miou", (ConfusionState,), compute, "higher", views=("top",))
 
 
 def miou(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the mean of TP / (TP + FP + FN) over the classes found in labels or predictions.
 
@@ -50,7 +57,14 @@ def miou(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
-        miou_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        miou_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        weights=weights,
     )

@@ -7,9 +7,11 @@ value depends on row order. All store each row's score and loss.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.core.errors import InputError
@@ -17,7 +19,10 @@ from calibrant.functional.arrays import Array, to_tensor
 from calibrant.functional.ranking import Ranked, rank
 from calibrant.metrics.base import Measure, check_choice, compute_one
 from calibrant.metrics.coverage_interval import coverage_interval
+from calibrant.metrics.event_statistics import Floats, auroc_influence
 from calibrant.metrics.rank_state import RankState, Rowwise
+
+SELECTIVE = ("aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "failure_auroc")
 
 
 def position_weights(num_rows: int, weights: str) -> Tensor:
@@ -40,9 +45,23 @@ def position_weights(num_rows: int, weights: str) -> Tensor:
 def weighted_risk(ranked: Ranked, weights: str) -> Tensor:
     """Compute 1/n Σ weight·loss; ties share the mean of their weights."""
     each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
-    total = torch.cat((torch.zeros_like(each[:1]), each.cumsum(0)))[ranked.bounds]
-    size = ranked.bounds.diff().double().clamp_min(1.0)
-    return (total.diff() / size * ranked.values.diff()).sum(-1) / ranked.num_rows
+    total = _sum_up_to(each, ranked.bounds)
+    size = ranked.bounds.diff().double()
+    share = total.diff() / torch.where(size > 0, size, 1.0)
+    return (share * ranked.values.diff()).sum(-1) / ranked.num_rows
+
+
+def _sum_up_to(each: Tensor, positions: Tensor) -> Tensor:
+    """Sum over the ranks before each position; a position inside a rank takes a part of it.
+
+    Positions are whole unless rows have weights: a row then stretches over several ranks, or
+    over a part.
+    """
+    total = torch.cat((torch.zeros_like(each[:1]), each.cumsum(0)))
+    if not positions.is_floating_point():
+        return total[positions]
+    whole = positions.long().clamp(0, len(each) - 1)
+    return total[whole] + (positions - whole) * each[whole]
 
 
 def oracle_risk(state: RankState, weights: str) -> Tensor:
@@ -51,16 +70,21 @@ def oracle_risk(state: RankState, weights: str) -> Tensor:
     each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
     if state.loss == "zero_one":
         # Wrong rows take the smallest weights; their number differs between resampled sets.
-        total = torch.cat((torch.zeros_like(each[:1]), each.cumsum(0)))
-        return total[ranked.values[..., -1].round().long()] / ranked.num_rows
+        wrong = ranked.values[..., -1]
+        if not ranked.bounds.is_floating_point():
+            wrong = wrong.round().long()
+        return _sum_up_to(each, wrong) / ranked.num_rows
+    if state.row_weights() is not None:
+        loss = state.concatenate("losses").double()
+        return weighted_risk(rank(-loss, loss, state.row_weights()), weights)
     return (each * state.concatenate("losses").double().sort(descending=True).values).mean()
 
 
 def risk_coverage_curve(ranked: Ranked) -> tuple[Tensor, Tensor, Tensor]:
     """Return accepted rows, their mean loss and the lowest score accepted, at each tie's end."""
-    count = (ranked.num_rows - ranked.bounds[..., :-1]).flip(-1).double()
-    loss = (ranked.values[..., -1:] - ranked.values[..., :-1]).flip(-1)
-    return count, loss / count.clamp_min(1.0), ranked.score.flip(0)
+    count = ranked.bounds[..., :-1].flip(-1).double().neg_().add_(ranked.num_rows)
+    loss = ranked.values[..., :-1].flip(-1).neg_().add_(ranked.values[..., -1:])
+    return count, loss.div_(torch.where(count > 0, count, 1.0)), ranked.score.flip(0)
 
 
 def aurc_from_scores(score: Array, loss: Array, *, weights: str = "empirical") -> Any:
@@ -87,6 +111,76 @@ def _rank_states(score: Rowwise, loss: Rowwise) -> tuple[partial[RankState]]:
     return (partial(RankState, score, loss),)
 
 
+def _risk_influence(state: RankState) -> Floats:
+    """Compute the influence of each row on AURC, the mean of the risk R_j at each row's score.
+
+    ψ_i = R_i − AURC + Σ_{j: s_j <= s_i} w_j (l_i − R_j) / C_j, with C_j the share of the rows that
+    score at least s_j and weights that sum to 1.
+    """
+    rows = _Ranks.of(state)
+    risk = rows.losses_above / rows.above
+    value = float(rows.total @ risk)
+    passed = np.cumsum(rows.total / rows.above)
+    met = np.cumsum(rows.total * risk / rows.above)
+    return (risk - value - met)[rows.group] + rows.loss * passed[rows.group]
+
+
+def _generalised_influence(state: RankState) -> Floats:
+    """Compute the influence on AUGRC, Σ_j w_j G_j with G_j = Σ_{i: s_i >= s_j} w_i l_i."""
+    rows = _Ranks.of(state)
+    value = float(rows.total @ rows.losses_above)
+    passed = np.cumsum(rows.total)
+    return rows.losses_above[rows.group] + rows.loss * passed[rows.group] - 2 * value
+
+
+def _excess_influence(state: RankState) -> Floats:
+    """Compute the influence on e-AURC of zero-one losses, AURC − e − (1 − e) ln(1 − e)."""
+    rows = _Ranks.of(state)
+    rate = min(float(rows.weights @ rows.loss), 1 - 1e-12)
+    return _risk_influence(state) + float(np.log1p(-rate)) * (rows.loss - rate)
+
+
+def _failure_influence(state: RankState) -> Floats:
+    rows = _Ranks.of(state)
+    # AUROC depends on ranks alone, and influences take probabilities.
+    place = np.arange(1, len(rows.total) + 1) / len(rows.total)
+    return auroc_influence(place[rows.group], 1 - rows.loss, rows.weights)
+
+
+class _Ranks(NamedTuple):
+    """The rows with their tie groups, and sums over groups by ascending score."""
+
+    loss: Floats  # (N,)
+    weights: Floats  # (N,)
+    group: NDArray[np.int64]  # (N,)
+    total: Floats  # (G,) weight of each group
+    above: Floats  # (G,) weight of the rows that score at least as much
+    losses_above: Floats  # (G,) their losses, weighted
+
+    @classmethod
+    def of(cls, state: RankState) -> _Ranks:
+        """Group the rows of a state."""
+        return state.keep("groups of ties", partial(cls.group_rows, state))
+
+    @classmethod
+    def group_rows(cls, state: RankState) -> _Ranks:
+        order, score, _ = state.sort_rows()
+        loss = state.concatenate("losses").cpu().double().numpy()
+        given = state.row_weights()
+        weights = np.ones(len(loss)) if given is None else given.cpu().double().numpy()
+        weights = weights / weights.sum()
+        new = np.concatenate(([False], np.diff(score.numpy()) != 0))
+        group = np.empty(len(loss), dtype=np.int64)
+        group[order.numpy()] = np.cumsum(new)
+        number = int(new.sum()) + 1
+        total, losses = (
+            np.bincount(group, each, number).astype(np.float64, copy=False)
+            for each in (weights, weights * loss)
+        )
+        above, losses_above = (np.cumsum(each[::-1])[::-1] for each in (total, losses))
+        return cls(loss, weights, group, total, above, losses_above)
+
+
 def aurc_measure(
     *, score: Rowwise = "msp", loss: Rowwise = "zero_one", weights: str = "empirical"
 ) -> Measure:
@@ -96,7 +190,13 @@ def aurc_measure(
     def compute(state: RankState) -> Tensor:
         return weighted_risk(state.rank_rows(), weights)
 
-    return Measure("aurc", _rank_states(score, loss), compute, kind="selective")
+    return Measure(
+        "aurc",
+        _rank_states(score, loss),
+        compute,
+        kind="selective",
+        influence=_risk_influence,
+    )
 
 
 def e_aurc_measure(
@@ -110,7 +210,8 @@ def e_aurc_measure(
         return (risk - oracle_risk(state, weights)).clamp_min(0.0)
 
     kind: Literal["selective", "other"] = "selective" if loss == "zero_one" else "other"
-    return Measure("e_aurc", _rank_states(score, loss), compute, kind=kind)
+    influence = _excess_influence if loss == "zero_one" else None
+    return Measure("e_aurc", _rank_states(score, loss), compute, kind=kind, influence=influence)
 
 
 def augrc_measure(*, score: Rowwise = "msp", loss: Rowwise = "zero_one") -> Measure:
@@ -119,7 +220,13 @@ def augrc_measure(*, score: Rowwise = "msp", loss: Rowwise = "zero_one") -> Meas
     def compute(state: RankState) -> Tensor:
         return weighted_risk(state.rank_rows(), "generalised")
 
-    return Measure("augrc", _rank_states(score, loss), compute, kind="selective")
+    return Measure(
+        "augrc",
+        _rank_states(score, loss),
+        compute,
+        kind="selective",
+        influence=_generalised_influence,
+    )
 
 
 def risk_at_coverage_measure(
@@ -173,7 +280,8 @@ def compute_auroc(positive: Tensor, ranked: Ranked) -> Tensor:
     downs = ranked.bounds.diff().double() - ups
     below = (ranked.bounds[..., :-1].double() - positive[..., :-1]) + 0.5 * downs
     pairs = positive[..., -1] * (ranked.num_rows - positive[..., -1])
-    return torch.where(pairs > 0, (ups * below).sum(-1) / pairs.clamp_min(1.0), 0.5)
+    area = (ups * below).sum(-1) / torch.where(pairs > 0, pairs, 1.0)
+    return torch.where(pairs > 0, area, 0.5)
 
 
 def failure_auroc_measure(*, score: Rowwise = "msp") -> Measure:
@@ -183,7 +291,14 @@ def failure_auroc_measure(*, score: Rowwise = "msp") -> Measure:
         ranked = state.rank_rows()
         return compute_auroc(ranked.bounds - ranked.values, ranked)
 
-    return Measure("failure_auroc", _rank_states(score, "zero_one"), compute, "higher", "selective")
+    return Measure(
+        "failure_auroc",
+        _rank_states(score, "zero_one"),
+        compute,
+        "higher",
+        "selective",
+        influence=_failure_influence,
+    )
 
 
 def aurc(
@@ -195,6 +310,7 @@ def aurc(
     weights: str = "empirical",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    row_weights: Array | None = None,
 ) -> Any:
     """Compute the area under the risk-coverage curve.
 
@@ -213,9 +329,18 @@ def aurc(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        row_weights: A positive sampling or importance weight for each row, free of scale; not a
+            number of repetitions. Default: None (ours: rows count the same).
     """
     measure = aurc_measure(score=score, loss=loss, weights=weights)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        weights=row_weights,
+    )
 
 
 def e_aurc(
@@ -227,6 +352,7 @@ def e_aurc(
     weights: str = "empirical",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    row_weights: Array | None = None,
 ) -> Any:
     """Compute excess AURC: AURC less the AURC of the best order, largest losses last.
 
@@ -243,9 +369,18 @@ def e_aurc(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        row_weights: A positive sampling or importance weight for each row, free of scale; not a
+            number of repetitions. Default: None (ours: rows count the same).
     """
     measure = e_aurc_measure(score=score, loss=loss, weights=weights)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        weights=row_weights,
+    )
 
 
 def augrc(
@@ -256,6 +391,7 @@ def augrc(
     loss: Rowwise = "zero_one",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute AUGRC (Traub et al. 2024): the mean over coverages of accepted loss over *all* rows.
 
@@ -270,9 +406,13 @@ def augrc(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = augrc_measure(score=score, loss=loss)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )
 
 
 def risk_at_coverage(
@@ -284,6 +424,7 @@ def risk_at_coverage(
     loss: Rowwise = "zero_one",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the mean loss of the ceil(coverage·N) most confident rows.
 
@@ -302,9 +443,13 @@ def risk_at_coverage(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = risk_at_coverage_measure(coverage=coverage, score=score, loss=loss)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )
 
 
 def coverage_at_risk(
@@ -316,6 +461,7 @@ def coverage_at_risk(
     loss: Rowwise = "zero_one",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the largest share of rows that a threshold accepts with mean loss at most ``risk``.
 
@@ -333,9 +479,13 @@ def coverage_at_risk(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = coverage_at_risk_measure(risk=risk, score=score, loss=loss)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )
 
 
 def failure_auroc(
@@ -345,6 +495,7 @@ def failure_auroc(
     score: Rowwise = "msp",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the AUROC of confidence that separates correct from wrong rows.
 
@@ -359,6 +510,10 @@ def failure_auroc(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = failure_auroc_measure(score=score)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure, preds, target, from_logits=from_logits, ignore_index=ignore_index, weights=weights
+    )

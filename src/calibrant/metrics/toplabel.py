@@ -45,6 +45,7 @@ class BinState(State):
     totals: Tensor | None = field(default=None, init=False, repr=False)  # (M, 3)
 
     sums = ("totals",)
+    weighted = True
 
     def __post_init__(self) -> None:
         self.num_bins = check_bins(self.num_bins)
@@ -52,6 +53,11 @@ class BinState(State):
     def update(self, block: Block) -> None:
         """Add one block of rows."""
         index = bin_index(block.confidence, self.num_bins)
+        if block.weights is not None:
+            parts = (torch.ones_like(block.weights), block.confidence.double(), block.correct)
+            sums = [bin_sums(index, self.num_bins, block.weights * part) for part in parts]
+            self.add("totals", torch.stack(sums, dim=1))
+            return
         confidence = bin_sums(index, self.num_bins, block.confidence.double())
         # One count over (bin, right or wrong) gives all rows and the correct ones.
         by_outcome = bin_sums(index * 2 + block.correct, 2 * self.num_bins).view(-1, 2)
@@ -65,7 +71,7 @@ def bin_gaps(totals: Tensor) -> tuple[Tensor, Tensor]:
     or of many resampled ones at once.
     """
     count, confidence, correct = totals.unbind(-1)
-    gap = (correct - confidence).abs() / count.clamp_min(1.0)
+    gap = (correct - confidence).abs() / torch.where(count > 0, count, 1.0)
     return count / count.sum(-1, keepdim=True), gap
 
 
@@ -135,15 +141,16 @@ def label_binned_error(state: RankState, num_bins: int, order: float, binning: s
         index = bin_index(ranked.score, num_bins)
         count = bin_sums(index, num_bins, size)
         right = count - bin_sums(index, num_bins, ranked.values.diff())
-        error = (right / count.clamp_min(1))[index].sub(ranked.score).abs() ** order
+        rate = right / torch.where(count > 0, count, 1.0)
+        error = rate[index].sub(ranked.score).abs() ** order
         return ((size * error).sum() / size.sum()) ** (1 / order)
     count, _, correct = state.mass_totals(num_bins).unbind(-1)
     # A tie group that a bound cuts lies in two bins: split it into pieces at the bounds.
-    ends = count.cumsum(0).round().long()
+    ends = count.cumsum(0).round().to(ranked.bounds)
     bounds = torch.unique(torch.cat((ranked.bounds, ends)))
     piece = bounds.diff().double()
     score = ranked.score[torch.searchsorted(ranked.bounds, bounds[:-1], right=True) - 1]
-    home = torch.searchsorted(ends, bounds[:-1], right=True)
+    home = torch.searchsorted(ends, bounds[:-1], right=True).clamp_max(len(ends) - 1)
     error = ((correct / count)[home] - score).abs() ** order
     return ((piece * error).sum() / piece.sum()) ** (1 / order)
 
@@ -207,7 +214,7 @@ def smooth_calibration_error(
     """
     from scipy.fft import dct, idct
 
-    spectrum = dct(_on_grid(score, residual, count), type=2, norm="ortho")
+    spectrum = dct(share_on_grid(score, residual, count), type=2, norm="ortho")
     frequency = np.pi * np.arange(count)
 
     def error(width: Floats) -> Floats:
@@ -224,7 +231,7 @@ def smooth_calibration_error(
     return error(0.5 * (low + high))
 
 
-def _on_grid(score: Floats, residual: Floats, count: int) -> Floats:
+def share_on_grid(score: Floats, residual: Floats, count: int) -> Floats:
     """Share each residual linearly between the two cells next to its score: (..., count)."""
     place = np.clip(score, 0.0, 1.0) * count - 0.5
     left = np.clip(np.floor(place).astype(np.int64), 0, count - 1)
@@ -283,13 +290,20 @@ def debiased_ece_measure(*, num_bins: int = 15, order: float = 2, binning: str =
         *_cells(binning, num_bins),
         partial(debiased_error, order=order),
         population=partial(binned_error, order=order),
+        weighted=False,
     )
 
 
 def chance_ece_measure(*, num_bins: int = 15) -> Measure:
     """Make the measure of `chance_ece`."""
     state, cells = _cells("width", num_bins)
-    return Measure("chance_ece", (state,), lambda bins: chance_error(cells(bins)), "neither")
+    return Measure(
+        "chance_ece",
+        (state,),
+        lambda bins: chance_error(cells(bins)),
+        "neither",
+        weighted=False,
+    )
 
 
 def _fine(state: RankState) -> Tensor:
@@ -349,8 +363,11 @@ def ece(
     form: str = "bin",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
-    """Compute the expected calibration error of order p of the top label.
+    """Compute the expected calibration error of order p, of the predicted class or of an event.
 
     ``form="bin"``: (Σ_j S_j/N |A_j − C_j|^p)^(1/p), soft-calibration eq. 6, with S_j rows,
     accuracy A_j and mean confidence C_j in bin j. ``form="label"``:
@@ -369,14 +386,28 @@ def ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
 
     >>> import torch
-    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])
-    >>> round(ece(logits, torch.tensor([0, 0, 1, 1])).item(), 4)  # sure .8808, right .75
-    0.1308
+    >>> logits = torch.tensor([[2.0, 0, 0], [2.0, 0, 0], [0, 2.0, 0], [2.0, 0, 0]])
+    >>> round(ece(logits, torch.tensor([0, 0, 1, 1])).item(), 4)  # sure .7870, right .75
+    0.037
     """
     measure = ece_measure(num_bins=num_bins, order=order, binning=binning, form=form)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
+    )
 
 
 def mce(
@@ -387,6 +418,9 @@ def mce(
     binning: str = "width",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the maximum calibration error, the largest |A_j − C_j| of a bin with rows.
 
@@ -398,9 +432,23 @@ def mce(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = mce_measure(num_bins=num_bins, binning=binning)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
+    )
 
 
 def adaptive_ece(
@@ -411,6 +459,9 @@ def adaptive_ece(
     order: float = 1,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute ECE with bins of equal mass (AECE): bin j holds ranks floor(jN/M) to floor((j+1)N/M).
 
@@ -422,9 +473,23 @@ def adaptive_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = adaptive_ece_measure(num_bins=num_bins, order=order)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
+    )
 
 
 def debiased_ece(
@@ -436,6 +501,9 @@ def debiased_ece(
     binning: str = "mass",
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute ECE less an estimate of its upward bias (Kumar et al. 2019 for order 2).
 
@@ -451,9 +519,23 @@ def debiased_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = debiased_ece_measure(num_bins=num_bins, order=order, binning=binning)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
+    )
 
 
 def chance_ece(
@@ -463,6 +545,9 @@ def chance_ece(
     num_bins: int = 15,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the mean ECE that a perfectly calibrated classifier shows on these rows by chance.
 
@@ -478,13 +563,34 @@ def chance_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = chance_ece_measure(num_bins=num_bins)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
+    )
 
 
 def ks_error(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the KS calibration error, max_r |1/N Σ_{i<=r} (a_i − c_i)| (Gupta et al. 2021).
 
@@ -496,9 +602,21 @@ def ks_error(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
-        ks_error_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        ks_error_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
     )
 
 
@@ -509,6 +627,9 @@ def sweep_ece(
     order: float = 2,
     from_logits: bool = True,
     ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the monotone-sweep ECE (Roelofs et al. 2020): the data choose the number of bins.
 
@@ -522,13 +643,34 @@ def sweep_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     measure = sweep_ece_measure(order=order)
-    return compute_one(measure, preds, target, from_logits=from_logits, ignore_index=ignore_index)
+    return compute_one(
+        measure,
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
+    )
 
 
 def smooth_ece(
-    preds: Array, target: Array, *, from_logits: bool = True, ignore_index: int | None = None
+    preds: Array,
+    target: Array,
+    *,
+    from_logits: bool = True,
+    ignore_index: int | None = None,
+    view: str | None = None,
+    pos_label: int | None = None,
+    weights: Array | None = None,
 ) -> Any:
     """Compute the smooth calibration error (Błasiok & Nakkiran 2023): a kernel replaces bins.
 
@@ -540,7 +682,19 @@ def smooth_ece(
         from_logits: Whether ``preds`` are logits; False for probabilities. Default: True (ours:
             networks give logits).
         ignore_index: The label of rows to leave out. Default: None (ours: every row counts).
+        view: ``"events"`` judges the probability of the positive class, ``"top"`` that of the
+            predicted class. Default: None (ours: events for (N,) scores and two classes).
+        pos_label: The positive class of two. Default: None (ours: class 1).
+        weights: A positive sampling or importance weight for each row, free of scale; not a number
+            of repetitions. Default: None (ours: rows count the same).
     """
     return compute_one(
-        smooth_ece_measure(), preds, target, from_logits=from_logits, ignore_index=ignore_index
+        smooth_ece_measure(),
+        preds,
+        target,
+        from_logits=from_logits,
+        ignore_index=ignore_index,
+        view=view,
+        pos_label=pos_label,
+        weights=weights,
     )
