@@ -124,9 +124,9 @@ def test_ids_that_are_there_twice_do_not_find_rows(folder):
     assert evaluate(doubled, groups=same, intervals=False).warnings == ()
 
 
-def test_an_id_column_needs_a_file_of_groups_with_columns(folder, tmp_path):
+def test_an_id_column_must_be_there(folder, tmp_path):
     result = run_command("evaluate", folder / "p.npz", "--id-column", "image")
-    assert (result.exit_code, "--id-column requires --groups" in result.stderr) == (2, True)
+    assert (result.exit_code, "no array is called 'image'" in result.stderr) == (2, True)
     np.save(tmp_path / "g.npy", np.arange(640) % 2)
     with pytest.raises(InputError, match=r"an \.npy has no columns: leave --id-column"):
         read_groups(tmp_path / "g.npy", id_column="id")

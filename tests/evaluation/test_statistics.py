@@ -294,7 +294,7 @@ def test_a_smaller_confidence_level_gives_a_narrower_interval():
 def test_few_rows_leave_as_much_open_as_their_accuracy_does():
     """One row right, 78% sure: the truth may be anything from 21% to 100%."""
     row = Predictions.from_logits(np.array([[1.276, 0.0]]), np.array([0]))
-    few_metrics = {"metrics": ["ece"], "resamples": 200}
+    few_metrics = {"metrics": ["ece"], "resamples": 200, "view": "top"}
     evaluation = evaluate(row, **few_metrics)
     confidence = float(torch.softmax(torch.tensor([1.276, 0.0]), 0)[0])
     low = 1 / (1 + 1.959964**2)  # Wilson's interval of 1 of 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from calibrant import Predictions, evaluate
 from calibrant.evaluation.verdict import conclude
 
 USUAL = {
@@ -38,9 +40,21 @@ def test_a_mean_that_is_off_is_not_called_a_match(sign, word):
     how = {**USUAL, "gap": sign * 0.05, "gap_low": low, "gap_high": high}
     open_ = conclude(**how, p_value=0.06)
     assert open_.direction == "neither"
-    assert open_.headline.startswith("Not settled: on average it is ")
+    assert open_.state == "cannot tell"
+    assert open_.headline.startswith("Cannot tell: on average it is ")
     assert f", {word} sure than chance explains" in open_.headline
     sure = conclude(**how, p_value=0.01)
     assert sure.direction == ("overconfident" if sign > 0 else "underconfident")
     both = conclude(**{**how, "gap_low": -0.02, "gap_high": 0.08}, p_value=0.06)
-    assert both.headline.startswith("No miscalibration was found")
+    assert both.state == "cannot tell"
+    assert both.headline.startswith("Cannot tell, for too little data: no miscalibration was found")
+    near = conclude(**{**how, "gap_low": -0.02, "gap_high": 0.04}, p_value=0.06)
+    assert near.state == "holds"
+    assert near.headline.startswith("No miscalibration was found")
+
+
+def test_certain_rows_that_are_right_are_not_called_less_sure_than_chance_explains():
+    probs = np.tile([1.0, 0.0, 0.0], (30, 1))
+    verdict = evaluate(Predictions.from_probs(probs, np.zeros(30, int)), resamples=100).verdict
+    assert verdict.state == "cannot tell"
+    assert "could hide in it" in verdict.headline

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
+from calibrant.evaluation.verdict import Tolerance
+
 BIN_COLUMNS = [
     "low",
     "high",
@@ -173,6 +175,13 @@ def stand_in(probs, labels, *, names=None, name="stand-in", num_bins=15):
         gap_high=gap + spread,
         p_value=0.31 if direction == "neither" else 0.0002,
         chance_ece=0.6 / np.sqrt(n),
+        state="cannot tell" if direction == "neither" else "off",
+        tolerance=Tolerance(),
+        ratio=None,
+        slope=None,
+        mean=float(confidence.mean()),
+        rate=float(correct.mean()),
+        rows_needed=None,
     )
     return SimpleNamespace(
         name=name,
@@ -185,6 +194,14 @@ def stand_in(probs, labels, *, names=None, name="stand-in", num_bins=15):
         verdict=verdict,
         groups=None,
         warnings=(),
+        task="classes",
+        view="top",
+        event=None,
+        num_options=None,
+        num_clusters=None,
+        weighted=False,
+        labels=(),
+        tallies=SimpleNamespace(cells=None),
         bins=bins,
         mass_bins=bin_table(confidence, correct, edges),
         classes=classes,

@@ -1,16 +1,22 @@
 """Evaluation: figures with honest intervals, tables, comparisons and a verdict in words."""
 
 from calibrant.evaluation.compare import Comparison, Difference, compare
-from calibrant.evaluation.evaluate import DEFAULT_METRICS, evaluate
+from calibrant.evaluation.evaluate import (
+    DEFAULT_METRICS,
+    EVENT_METRICS,
+    default_metrics,
+    evaluate,
+)
 from calibrant.evaluation.groups.files import read_groups
 from calibrant.evaluation.groups.value import Group, Groups
 from calibrant.evaluation.intervals import bootstrap_interval
 from calibrant.evaluation.inversion import Interval
 from calibrant.evaluation.value import Evaluation, Figure
-from calibrant.evaluation.verdict import Verdict
+from calibrant.evaluation.verdict import Tolerance, Verdict
 
 __all__ = [
     "DEFAULT_METRICS",
+    "EVENT_METRICS",
     "Comparison",
     "Difference",
     "Evaluation",
@@ -18,9 +24,11 @@ __all__ = [
     "Group",
     "Groups",
     "Interval",
+    "Tolerance",
     "Verdict",
     "bootstrap_interval",
     "compare",
+    "default_metrics",
     "evaluate",
     "read_groups",
 ]

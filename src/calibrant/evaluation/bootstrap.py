@@ -1,9 +1,10 @@
 """Bootstrap over rows, with many resampled sets computed at once.
 
 The number of times a resampled set holds each row defines the set, so a block of sets is a
-matrix of counts. A mean is then a matrix product, a ranked quantity a cumulative sum, and the
-cells of class-wise bins a sparse product. Measures without such a form are computed set by set
-(``intervals.half_samples``).
+matrix of counts. Where rows have weights or come in clusters, whole clusters are drawn, and a
+count is a weight (`resample_clusters`). A mean is then a matrix product, a ranked quantity a
+cumulative sum, and the cells of class-wise bins a sparse product. Measures without such a form
+are computed set by set (``intervals.half_samples``).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from calibrant.metrics.means import MeanState, RowState
 from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.toplabel import BinState
 
-Counts: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = NDArray[np.int64] | Floats
 
 _BLOCK_COUNTS = 1 << 20  # counts drawn at a time
 _MOST_ROWS_DRAWN = 20_000_000  # over all resamples; above it, fewer resamples are drawn
@@ -39,7 +40,7 @@ def limit_resamples(num_rows: int, resamples: int) -> int:
     return min(resamples, max(100, _MOST_ROWS_DRAWN // max(num_rows, 1)))
 
 
-def resample_counts(num_rows: int, resamples: int, seed: int) -> Iterator[Counts]:
+def resample_counts(num_rows: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield how often each row is drawn, in blocks of shape (sets, N); each line sums to N."""
     generator = np.random.default_rng(seed)
     step = max(1, min(resamples, _BLOCK_COUNTS // num_rows))
@@ -49,6 +50,27 @@ def resample_counts(num_rows: int, resamples: int, seed: int) -> Iterator[Counts
         drawn += np.arange(lines, dtype=np.int64)[:, None] * num_rows
         flat = np.bincount(drawn.ravel(), minlength=lines * num_rows)
         yield flat.reshape(lines, num_rows)
+
+
+def resample_clusters(
+    clusters: NDArray[np.int64], weights: Floats | None, resamples: int, seed: int
+) -> Iterator[Floats]:
+    """Yield the weight of each row in sets of clusters drawn with replacement; lines sum to N.
+
+    Args:
+        clusters: The number of each row's cluster, 0 to G−1.
+        weights: The weight of each row; None if rows count the same.
+        resamples: The number of sets.
+        seed: The seed of the draws.
+    """
+    num_rows = len(clusters)
+    step = max(1, _BLOCK_COUNTS // num_rows)
+    for counts in resample_counts(int(clusters.max()) + 1, resamples, seed):
+        for begin in range(0, len(counts), step):
+            drawn = counts[begin : begin + step, clusters].astype(np.float64)
+            if weights is not None:
+                drawn *= weights
+            yield drawn * (num_rows / drawn.sum(1, keepdims=True))
 
 
 def percentile_interval(values: Floats, level: float) -> tuple[float, float]:
@@ -95,6 +117,13 @@ class ClassCellState(State):
         ]
         stacked = np.stack(sums, axis=-1).swapaxes(0, 1)
         return torch.from_numpy(stacked.reshape(len(counts), classes, self.num_bins, 3))
+
+    def residuals(self) -> tuple[NDArray[np.int64], Floats]:
+        """Return (N, K) the cell of each score, an index into (K, M), and y − p."""
+        cells, probs = self.concatenate("cells").long(), self.concatenate("probs").double()
+        target = self.concatenate("targets").unsqueeze(1)
+        ones = torch.ones(len(probs), 1, dtype=torch.float64)
+        return cells.numpy(), (-probs).scatter_add(1, target, ones).numpy()
 
     def coupling(self) -> float:
         """Return how much more a class-wise error varies than if its cells were independent.

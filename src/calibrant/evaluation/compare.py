@@ -1,39 +1,98 @@
-"""`compare`: two sets of predictions of the same rows, in pairs."""
+"""`compare`: two sets of predictions of the same rows, in pairs.
+
+How the interval and the p-value of a difference b − a arise:
+
+==============================  =================================================================
+classes, plain rows             paired bootstrap over rows
+calibration errors              the spread of resampled differences around the corrected one, and
+                                random swaps between the sets (`permutation_test`)
+means and smooth figures of     the influence of each row on the difference
+events, weights or clusters     (`clustered.paired_interval`), and swaps (`clustered.swap_test`)
+ranked risks, weights or        delete-a-group jackknife
+clusters
+anything else                   spread over random halves of the rows or clusters
+==============================  =================================================================
+
+Rows of a cluster are drawn, left out and swapped together.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import InputError, first
+from calibrant.core.errors import InputError, first, no_such
 from calibrant.core.progress import progress_bar
 from calibrant.evaluation.bootstrap import (
     MOST_CELLS,
     limit_resamples,
     make_row_states,
     percentile_interval,
+    resample_clusters,
     resample_counts,
     resample_measures,
     share_states,
 )
-from calibrant.evaluation.evaluate import Wanted, choose_measures
-from calibrant.evaluation.intervals import Plan, calibration_interval, half_samples, normal_interval
-from calibrant.evaluation.permutation_test import apply_permutation_test, permutation_spread
+from calibrant.evaluation.clustered import (
+    FEWEST_CLUSTERS,
+    check_weights,
+    encode_clusters,
+    has_few_clusters,
+    jackknife_interval,
+    leave_out_weights,
+    paired_interval,
+    sign_flip_test,
+    swap_test,
+)
+from calibrant.evaluation.evaluate import (
+    Wanted,
+    choose_measures,
+    choose_positive,
+    find_units,
+    name_event,
+    row_options,
+)
+from calibrant.evaluation.intervals import (
+    Plan,
+    Units,
+    calibration_interval,
+    count_infinite,
+    half_samples,
+    make_cell_states,
+    normal_interval,
+    read_rows,
+    unit_calibration_interval,
+)
+from calibrant.evaluation.inversion import Interval
+from calibrant.evaluation.permutation_test import (
+    apply_permutation_test,
+    permutation_spread,
+    stretch_interval,
+    two_sided,
+)
 from calibrant.evaluation.value import make_plain
-from calibrant.functional.arrays import Array
+from calibrant.functional.arrays import Array, as_numpy
 from calibrant.functional.statistics import holm
 from calibrant.metrics.base import Measure, compute_all
+from calibrant.metrics.means import RowState
+from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.registry import label_of
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Floats = NDArray[np.float64]
+
 DEFAULT_COMPARED = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "aurc")
+EVENT_COMPARED = ("auroc", "average_precision", "nll", "brier", "ece", "adaptive_ece", "ici")
+_SWAPS = 4000  # of a test by swaps: fine enough for Holm's correction among many metrics
+_MOST_LEFT_OUT = 20_000_000  # weights of a jackknife; above it fewer groups are left out
 
 
 @dataclass(frozen=True)
@@ -56,6 +115,30 @@ class Difference:
     high: float
     p_value: float
     better: str  # the better direction: "lower", "higher" or "neither"
+    corrected_a: float | None = None  # less its upward bias; then these two are compared
+    corrected_b: float | None = None
+
+    @property
+    def compared(self) -> tuple[float, float]:
+        """Return the two values whose difference this is: corrected ones, if there are any."""
+        if self.corrected_a is None or self.corrected_b is None:
+            return self.a, self.b
+        return self.corrected_a, self.corrected_b
+
+    @property
+    def is_corrected(self) -> bool:
+        """Return whether bias-corrected values are compared, not the plug-in ones."""
+        return self.corrected_a is not None
+
+    @property
+    def is_tested(self) -> bool:
+        """Return whether there is a p-value."""
+        return bool(np.isfinite(self.p_value))
+
+    @property
+    def harm(self) -> tuple[float, float]:
+        """Return the interval of how much worse B is, in the metric's worse direction."""
+        return (-self.high, -self.low) if self.better == "higher" else (self.low, self.high)
 
     @property
     def winner(self) -> str:
@@ -74,9 +157,47 @@ class Comparison:
     num_rows: int
     differences: dict[str, Difference]
     settings: dict[str, Any]
+    task: str = "classes"  # "classes", "events" or "multilabel"
+    view: str = "top"  # what is judged: "top", the predicted class, or "events"
+    event: str | None = None  # what the judged probability is the probability of
+    num_clusters: int | None = None  # None if rows are independent
+    weighted: bool = False
+    untested: str | None = None  # why nothing was tested
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Difference:
+        if name not in self.differences:
+            raise no_such("compared metric", name, list(self.differences))
         return self.differences[name]
+
+    def is_worse(self, metric: str) -> bool:
+        """Return whether B is shown to be worse, after Holm's correction for all metrics.
+
+        Args:
+            metric: The name of a metric of this comparison.
+        """
+        return self._directed(metric).winner == "a" and metric in self.shown
+
+    def may_be_worse(self, metric: str, margin: float) -> bool:
+        """Return whether the interval leaves room for B being worse by more than a margin.
+
+        Where nothing was tested, it does. Requiring this of several metrics needs no
+        correction: a model that is worse in one passes only if that one errs.
+
+        Args:
+            metric: The name of a metric of this comparison.
+            margin: How much worse is tolerated, at least 0, on the scale of the metric.
+        """
+        if not margin >= 0:
+            raise InputError(f"the margin must be at least 0, found {margin!r}")
+        difference = self._directed(metric)
+        return not (difference.is_tested and difference.harm[1] <= margin)
+
+    def _directed(self, metric: str) -> Difference:
+        difference = self[metric]
+        if difference.better == "neither":
+            raise InputError(f"{metric} has no better direction: nothing is worse in it")
+        return difference
 
     @property
     def _tested(self) -> dict[str, float]:
@@ -84,7 +205,7 @@ class Comparison:
         return {
             name: difference.p_value
             for name, difference in self.differences.items()
-            if difference.better != "neither" and np.isfinite(difference.p_value)
+            if difference.better != "neither" and difference.is_tested
         }
 
     @property
@@ -107,6 +228,8 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The outcome in one sentence, after Holm's correction for the number of metrics."""
+        if self.untested is not None:
+            return f"Nothing was tested: {self.untested}."
         sides: dict[str, list[str]] = {"a": [], "b": [], "hinted": [], "neither": []}
         shown = self.shown
         for name, difference in self.differences.items():
@@ -131,7 +254,14 @@ class Comparison:
         return pd.DataFrame(list(self._records().values())).set_index("name")
 
     def _records(self) -> dict[str, dict[str, Any]]:
-        return {name: {**asdict(d), "winner": d.winner} for name, d in self.differences.items()}
+        return {
+            name: {
+                **asdict(d),
+                "compared": "corrected" if d.is_corrected else "value",
+                "winner": d.winner,
+            }
+            for name, d in self.differences.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON can hold; undefined values are None."""
@@ -161,37 +291,60 @@ def compare(
     resamples: int = 1000,
     seed: int = 0,
     progress: bool = False,
+    view: str | None = None,
+    pos_label: int | None = None,
+    join: str = "exact",
 ) -> Comparison:
     """Compare two sets of predictions of the same rows, b against a.
 
-    Rows are resampled in pairs, so that the difficulty of a row cancels out.
+    Rows are resampled in pairs, so that the difficulty of a row cancels out. Rows are paired by
+    their ids where both sets have them, in whatever order, else by position. Weights and
+    clusters are taken into account: whole clusters are resampled and swapped, and with fewer
+    than ten nothing is tested. An image of dense predictions is a cluster, as is a row of many
+    labels, which are pooled.
 
     Args:
         a: The baseline.
-        b: The other set: the same labels in the same order, and the same sample ids if both
-            have ids.
-        metrics: Names of metrics, or a mapping from names to options; seven usual ones if None.
+        b: The other set, of the same rows with the same labels.
+        metrics: Names of metrics, or a mapping from names to options; if None, those of
+            `default_compared`.
         num_bins: The number of bins of metrics that bin.
         confidence_level: The level of the intervals.
         resamples: The number of resamples.
         seed: The seed of the resamples.
         progress: Show progress on the terminal.
+        view: ``"events"`` judges the probability of the positive class of two, ``"top"`` that of
+            the predicted class; None means events wherever there are two classes.
+        pos_label: The positive class of two; class 1 if None.
+        join: ``"exact"``: both sets must hold the same ids. ``"inner"``: rows whose id only one
+            set has are left out, and counted in ``Comparison.notes``.
     """
-    a, b = a.in_memory(), b.in_memory()
-    _check_same_rows(a, b)
-    measures = choose_measures(DEFAULT_COMPARED if metrics is None else metrics, num_bins)
+    if not 0 < confidence_level < 1:
+        raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
+    a, b, notes = _pair_rows(a.in_memory(), b.in_memory(), join)
+    task, num_rows = a.task, a.num_rows
+    if task == "multilabel":
+        a, b = a.to_events(), b.to_events()
+    positive = choose_positive(a, view, pos_label)
+    event = None if positive is None else name_event(a, positive)
+    if metrics is None:
+        metrics = default_compared(a, view=view, pos_label=pos_label)
+    measures = choose_measures(metrics, num_bins, event=event)
     plan = Plan(confidence_level, resamples, seed)
-    sides = [_Side(predictions, measures, plan) for predictions in (a, b)]
-    drawn = _resample_differences(sides, measures, plan, progress)
-    spread = permutation_spread([(s.predictions, s.options) for s in sides], measures, plan)
+    units = _number_clusters(find_units(a))
+    tested = not has_few_clusters(units.clusters)
+    sides = [_Side(predictions, measures, plan, units, positive) for predictions in (a, b)]
+    pair = _Pair(sides, measures, plan, units, is_event=event is not None)
+    found = pair.find_intervals(progress) if tested else {}
+    names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
     differences = {}
     for name, measure in measures.items():
         (value_a, best_a), (value_b, best_b) = (side.figures[name] for side in sides)
         difference = best_b - best_a
-        low, high, p_value = _paired_interval(measure, difference, drawn[name], confidence_level)
-        if name in spread and np.isfinite(difference):
-            score = (value_b - value_a) / spread[name]
-            low, high, p_value = apply_permutation_test(score, low, high, p_value, confidence_level)
+        low, high, p_value = found.get(name, (-np.inf, np.inf, float("nan")))
+        if np.isinf(value_a) != np.isinf(value_b) and measure.better != "neither":
+            # No number of rows makes an infinite value finite: nothing is left to chance.
+            low, high, p_value = difference, difference, 0.0
         differences[name] = Difference(
             name,
             label_of(name),
@@ -202,122 +355,441 @@ def compare(
             high,
             p_value,
             measure.better,
+            *(side.corrected.get(name) for side in sides),
         )
-    settings = {"confidence_level": confidence_level, "resamples": resamples, "seed": seed}
-    names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
-    return Comparison(*names, a.num_rows, differences, settings)
+    for side, name in zip(sides, names, strict=True):
+        notes += tuple(side.describe_infinite(name))
+    num_clusters = None if units.clusters is None else int(units.clusters.max()) + 1
+    what = "images" if a.is_dense and a.clusters is None else "clusters"
+    return Comparison(
+        *names,
+        num_rows,
+        differences,
+        {"confidence_level": confidence_level, "resamples": resamples, "seed": seed},
+        task=task,
+        view="top" if event is None else "events",
+        event=event,
+        num_clusters=num_clusters,
+        weighted=units.weights is not None,
+        untested=None
+        if tested
+        else f"the rows lie in {num_clusters} {what}, and fewer than {FEWEST_CLUSTERS} show too "
+        "little of how much they differ",
+        notes=notes,
+    )
+
+
+def default_compared(
+    predictions: Predictions, *, view: str | None = None, pos_label: int | None = None
+) -> tuple[str, ...]:
+    """Return the metrics that `compare` compares unless others are named.
+
+    Args:
+        predictions: One of the two sets.
+        view: As in `compare`.
+        pos_label: As in `compare`.
+    """
+    if predictions.task == "multilabel":
+        return EVENT_COMPARED
+    positive = choose_positive(predictions, view, pos_label)
+    if positive is not None:
+        ranked = ("aurc",) if name_event(predictions, positive) == "correct" else ()
+        return (*EVENT_COMPARED, *ranked)
+    if predictions.num_options is not None:  # positions, not classes
+        return tuple(name for name in DEFAULT_COMPARED if name != "classwise_ece")
+    return DEFAULT_COMPARED
+
+
+def _number_clusters(units: Units) -> Units:
+    """Return weights of mean 1 and clusters 0 to G−1, of the rows that count."""
+    weights, clusters = units.weights, units.clusters
+    return Units(
+        None if weights is None else check_weights(weights, len(weights)),
+        None if clusters is None else encode_clusters(clusters),
+    )
 
 
 class _Side:
-    """One of the two sets: its figures, and the states that a bootstrap resamples."""
+    """One of the two sets: its figures, and the states that its rows are kept in."""
 
-    def __init__(self, predictions: Predictions, measures: dict[str, Measure], plan: Plan) -> None:
+    def __init__(
+        self,
+        predictions: Predictions,
+        measures: dict[str, Measure],
+        plan: Plan,
+        units: Units,
+        positive: int | None,
+    ) -> None:
         self.predictions = predictions
-        self.options: dict[str, Any] = {
-            "from_logits": predictions.is_logits,
-            "ignore_index": predictions.ignore_index,
-        }
+        self.options = row_options(predictions, positive)
         built = {name: measure.build() for name, measure in measures.items()}
         size = int(np.prod(predictions.scores.shape))
         rows = make_row_states(measures, classes=size <= MOST_CELLS)
+        ranks = RankState()
+        cells = [] if units.plain else make_cell_states(measures.values(), size)
         own = (state for states in built.values() for state in states)
-        shared = share_states([*rows.values(), *own])
+        beside = [] if units.plain else [ranks, *cells]
+        shared = share_states([*rows.values(), *beside, *own])
         values = compute_all(
             list(measures.values()),
-            predictions.batches(),
+            _read_batches(predictions),
             extra=list(shared.values()),
+            allow_undefined=True,
             **self.options,
         )
         self.row_states = {name: shared[state.options()] for name, state in rows.items()}
+        self.states = {name: shared[states[0].options()] for name, states in built.items()}
         # The value, and the value less its upward bias if that is known.
         self.figures: dict[str, tuple[float, float]] = {}
+        self.corrected: dict[str, float] = {}
         for (name, measure), value in zip(measures.items(), values, strict=True):
             best = float(value)
-            if measure.kind == "calibration":
+            if measure.kind == "calibration" and np.isfinite(best):
                 state = shared[built[name][0].options()]
-                estimate = calibration_interval(measure, state, plan).estimate
-                best = best if estimate is None else estimate
+                interval: Interval | None
+                if units.plain:
+                    interval = calibration_interval(measure, state, plan)
+                else:
+                    kept = shared[ranks.options()]
+                    assert isinstance(kept, RankState)
+                    held: Any = [shared[each.options()] for each in cells]
+                    interval = unit_calibration_interval(
+                        measure, state, *read_rows(kept), plan, held, units
+                    )
+                if interval is not None and interval.estimate is not None:
+                    best = self.corrected[name] = interval.estimate
             self.figures[name] = (float(value), best)
 
-    def take(self, rows: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return some rows, repeated as drawn."""
-        return self.predictions.array[rows], self.predictions.labels[rows]
+    def take(self, rows: NDArray[np.int64]) -> tuple[Array, ...]:
+        """Return scores, labels and weights, if any, of some rows."""
+        weights = self.predictions.weights
+        each = () if weights is None else (weights[rows],)
+        return self.predictions.array[rows], self.predictions.known_labels[rows], *each
+
+    def find_influence(self, name: str, measure: Measure, weights: Floats | None) -> Floats | None:
+        """Compute the influence of each row on a figure; None if it has no closed form."""
+        if not np.isfinite(self.figures[name][0]):
+            return None
+        if measure.influence is not None:
+            return measure.influence(self.states[name])
+        state = self.row_states.get(name)
+        if not isinstance(state, RowState):
+            return None
+        rows: Floats = state.concatenate("rows").cpu().numpy()
+        return rows - float(np.average(rows, weights=weights))
+
+    def describe_infinite(self, name: str) -> Iterator[str]:
+        """Say in how many rows of the set called ``name`` a mean is infinite."""
+        for metric, state in self.states.items():
+            if number := count_infinite(state):
+                rows = "1 row" if number == 1 else f"{number:,} rows"
+                yield (f"{metric} of {name} is infinite: {rows} gave what happened probability 0")
 
 
-def _resample_differences(
-    sides: list[_Side], measures: dict[str, Measure], plan: Plan, progress: bool
-) -> dict[str, NDArray[np.float64]]:
-    """Return b − a of every measure on resampled rows, the same rows for both."""
-    predictions, fast = sides[0].predictions, list(sides[0].row_states)
-    slow = {name: measure for name, measure in measures.items() if name not in fast}
-    # The rows of dense predictions are pixels here.
-    counted = int(np.prod(predictions.labels.shape))
-    if predictions.ignore_index is not None:
-        counted -= int((np.asarray(predictions.labels) == predictions.ignore_index).sum())
-    draws = limit_resamples(counted, plan.resamples)
-    halves = min(draws, 100) if slow else 0
-    blocks: dict[str, list[NDArray[np.float64]]] = {name: [] for name in measures}
-    total = (draws if fast else 0) + halves
-    with progress_bar("resampling rows", total, shown=progress) as advance:
-        for counts in resample_counts(counted, draws, plan.seed) if fast else ():
-            left, right = (resample_measures(measures, s.row_states, counts) for s in sides)
-            with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is left out later
-                for name in fast:
-                    blocks[name].append(right[name] - left[name])
-            advance(len(counts))
-        if slow:
-            values = half_samples(
-                list(slow.values()),
-                [side.take for side in sides],
-                predictions.num_rows,
-                draws=halves,
-                seed=plan.seed,
-                options=[side.options for side in sides],
-                tick=lambda: advance(1),
+def _read_batches(predictions: Predictions) -> Iterator[tuple[Array, Array, Array | None]]:
+    """Yield scores, labels and weights."""
+    start, weights = 0, predictions.weights
+    for preds, target in predictions.batches():
+        yield preds, target, None if weights is None else weights[start : start + len(preds)]
+        start += len(preds)
+
+
+Ends = tuple[float, float, float]  # low, high, p-value
+
+
+class _Pair:
+    """The two sets, and the intervals and p-values of their differences."""
+
+    def __init__(
+        self,
+        sides: list[_Side],
+        measures: dict[str, Measure],
+        plan: Plan,
+        units: Units,
+        *,
+        is_event: bool,
+    ) -> None:
+        self.sides, self.measures, self.plan, self.units = sides, measures, plan, units
+        self.closed = is_event or not units.plain  # else rows are resampled where they can be
+        self.how: dict[str, Any] = {"weights": units.weights, "clusters": units.clusters}
+        labels = as_numpy(sides[0].predictions.known_labels)
+        counted = int(np.prod(labels.shape))  # pixels of dense predictions
+        if sides[0].predictions.ignore_index is not None:
+            counted -= int((labels == sides[0].predictions.ignore_index).sum())
+        self.num_rows = counted
+        self.num_units = counted if units.clusters is None else int(units.clusters.max()) + 1
+        # Of the spread of resampled sets; that of many plain rows is as good as known.
+        self.degrees = np.inf if units.plain else float(self.num_units - 1)
+
+    def difference(self, name: str) -> float:
+        """Return b − a, of the corrected values if there are any."""
+        return self.sides[1].figures[name][1] - self.sides[0].figures[name][1]
+
+    def find_intervals(self, progress: bool) -> dict[str, Ends]:
+        """Compute the interval and the p-value of every difference."""
+        found: dict[str, Ends] = {}
+        left: dict[str, Measure] = {}
+        for name, measure in self.measures.items():
+            ends = self._find_closed(name, measure)
+            if ends is None and not self.units.plain and self._is_ranked(name, measure):
+                ends = self._leave_out(name, measure)
+            if ends is None:
+                left[name] = measure
+            else:
+                found[name] = ends
+        if not left:
+            return found
+        drawn = self._resample(left, progress)
+        spread = permutation_spread(
+            [(side.predictions, side.options) for side in self.sides], left, self.plan, self.units
+        )
+        for name, measure in left.items():
+            difference = self.difference(name)
+            ends = self._read_resamples(measure, difference, drawn[name])
+            if name in spread and np.isfinite(difference):
+                value_a, value_b = (side.figures[name][0] for side in self.sides)
+                score = (value_b - value_a) / spread[name]
+                ends = apply_permutation_test(score, *ends, self.plan.level, self.degrees)
+            found[name] = ends
+        return found
+
+    def _is_ranked(self, name: str, measure: Measure) -> bool:
+        kept = self.sides[0].row_states
+        return measure.kind == "selective" and measure.interval is None and name in kept
+
+    def _find_closed(self, name: str, measure: Measure) -> Ends | None:
+        """Compute the interval from influences; None if the figure has none."""
+        if not self.closed and name in self.sides[0].row_states:
+            return None
+        if measure.influence is None and measure.kind != "mean":
+            return None
+        values = [side.figures[name][0] for side in self.sides]
+        influences = [side.find_influence(name, measure, self.units.weights) for side in self.sides]
+        if influences[0] is None or influences[1] is None:
+            return -np.inf, np.inf, float("nan")
+        pair = paired_interval(
+            values[0], influences[0], values[1], influences[1], level=self.plan.level, **self.how
+        )
+        p_value = pair.p_value
+        if 0 < p_value < 1:
+            # Rows' shares in the difference: their mean is the difference.
+            shares = pair.difference + influences[1] - influences[0]
+            p_value = max(p_value, swap_test(shares, draws=_SWAPS, seed=self.plan.seed, **self.how))
+        return stretch_interval(pair.low, pair.high, p_value, self.plan.level)
+
+    def _leave_out(self, name: str, measure: Measure) -> Ends:
+        """Compute the interval of a ranked risk by leaving out groups of clusters."""
+        most = int(np.clip(_MOST_LEFT_OUT // self.num_rows, 20, 100))
+        weights = leave_out_weights(self.num_rows, most=most, seed=self.plan.seed, **self.how)
+        values = [
+            resample_measures({name: measure}, {name: side.row_states[name]}, weights)[name]
+            for side in self.sides
+        ]
+        drawn, difference = values[1] - values[0], self.difference(name)
+        if not np.isfinite(difference):
+            return -np.inf, np.inf, float("nan")
+        found = jackknife_interval(difference, drawn, level=self.plan.level)
+        p_value = found.p_value()
+        if 0 < p_value < 1:
+            count = len(drawn)
+            shares = count * difference - (count - 1) * drawn
+            flipped = sign_flip_test(
+                shares, lambda sums: np.abs(sums[:, 0]), draws=_SWAPS, seed=self.plan.seed
             )
-            for column, name in enumerate(slow):
-                blocks[name].append(values[:, 1, column] - values[:, 0, column])
-    return {name: np.concatenate(several) for name, several in blocks.items()}
+            p_value = max(p_value, flipped)
+        return stretch_interval(found.low, found.high, p_value, self.plan.level)
+
+    def _resample(self, measures: dict[str, Measure], progress: bool) -> dict[str, Floats]:
+        """Return b − a of measures on resampled rows or clusters, the same for both sets."""
+        plan = self.plan
+        states = [
+            {name: state for name, state in side.row_states.items() if name in measures}
+            for side in self.sides
+        ]
+        fast = list(states[0])
+        slow = {name: measure for name, measure in measures.items() if name not in fast}
+        draws = limit_resamples(self.num_rows, plan.resamples)
+        halves = min(draws, 100) if slow else 0
+        blocks: dict[str, list[Floats]] = {name: [] for name in measures}
+        total = (draws if fast else 0) + halves
+        with progress_bar("resampling rows", total, shown=progress) as advance:
+            for counts in self._draw(draws) if fast else ():
+                left, right = (resample_measures(measures, each, counts) for each in states)
+                with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is left out later
+                    for name in fast:
+                        blocks[name].append(right[name] - left[name])
+                advance(len(counts))
+            if slow:
+                takes, number = self._list_takes()
+                values = half_samples(
+                    list(slow.values()),
+                    takes,
+                    number,
+                    draws=halves,
+                    seed=plan.seed,
+                    options=[side.options for side in self.sides],
+                    tick=lambda: advance(1),
+                )
+                for column, name in enumerate(slow):
+                    blocks[name].append(values[:, 1, column] - values[:, 0, column])
+        return {name: np.concatenate(several) for name, several in blocks.items()}
+
+    def _draw(self, draws: int) -> Iterator[NDArray[Any]]:
+        if self.units.plain:
+            return resample_counts(self.num_rows, draws, self.plan.seed)
+        clusters = self.units.clusters
+        if clusters is None:
+            clusters = np.arange(self.num_rows)
+        return resample_clusters(clusters, self.units.weights, draws, self.plan.seed)
+
+    def _list_takes(self) -> tuple[list[Any], int]:
+        """Return a function for each set that takes some rows, or clusters, and their number."""
+        predictions = self.sides[0].predictions
+        codes = predictions.cluster_codes
+        if codes is None:
+            return [side.take for side in self.sides], predictions.num_rows
+        order = np.argsort(codes, kind="stable")
+        members = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+
+        def take_of(side: _Side) -> Any:
+            return lambda chosen: side.take(np.concatenate([members[each] for each in chosen]))
+
+        return [take_of(side) for side in self.sides], len(members)
+
+    def _read_resamples(self, measure: Measure, difference: float, drawn: Floats) -> Ends:
+        """Return (low, high, p-value) from resampled differences."""
+        level = self.plan.level
+        drawn = drawn[np.isfinite(drawn)]
+        if not np.isfinite(difference) or not len(drawn):
+            return -np.inf, np.inf, float("nan") if np.isnan(difference) else 1.0
+        spread = float(drawn.std(ddof=1))
+        if spread == 0.0:
+            return difference, difference, 1.0 if difference == 0 else 0.0
+        if np.isfinite(self.degrees):
+            from scipy.special import stdtrit
+
+            spread *= float(np.sqrt(self.num_units / self.degrees))
+            half = float(stdtrit(self.degrees, 0.5 + level / 2)) * spread
+            p_value = two_sided(difference / spread, self.degrees)
+            return difference - half, difference + half, p_value
+        p_value = two_sided(difference / spread)
+        if measure.kind in ("calibration", "other"):
+            # Resampling shifts both plug-in values, so only its spread is used.
+            return *normal_interval(difference, drawn, level), p_value
+        return *percentile_interval(drawn, level), p_value
+
+
+# Which row of one set is which of the other.
+
+
+def _pair_rows(
+    a: Predictions, b: Predictions, join: str
+) -> tuple[Predictions, Predictions, tuple[str, ...]]:
+    """Return both sets with the same rows in the same order, and notes on what was left out."""
+    if join not in ("exact", "inner"):
+        raise InputError(f"join must be 'exact' or 'inner', found {join!r}")
+    if a.task != b.task:
+        raise InputError(
+            f"both sets must be of the same kind: {a.name} holds {a.task}, {b.name} {b.task}"
+        )
+    notes: tuple[str, ...] = ()
+    if a.ids is not None and b.ids is not None:
+        a, b, notes = _join_ids(a, b, join)
+    elif join == "inner":
+        without = " and ".join(each.name for each in (a, b) if each.ids is None)
+        raise InputError(f"join='inner' (--join inner) needs ids in both sets: {without} has none")
+    _check_same_rows(a, b)
+    return (*_share_units(a, b), notes)
+
+
+def _join_ids(
+    a: Predictions, b: Predictions, join: str
+) -> tuple[Predictions, Predictions, tuple[str, ...]]:
+    """Return the rows that both sets have, in the order of ``a``."""
+    left, right = np.asarray(a.ids), np.asarray(b.ids)
+    if left.dtype.kind != right.dtype.kind:  # one file holds them as text, the other as numbers
+        left, right = left.astype(str), right.astype(str)
+    if left.shape == right.shape and bool((left == right).all()):
+        return a, b, ()
+    for ids, each in ((left, a), (right, b)):
+        unique, repeats = np.unique(ids, return_counts=True)
+        if twice := unique[repeats > 1].tolist():
+            raise InputError(
+                f"rows cannot be paired by their ids: {len(twice):,} ids of {each.name} occur more "
+                f"than once, first {first(twice)}"
+            )
+    _, rows_a, rows_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+    order = np.argsort(rows_a, kind="stable")
+    rows_a, rows_b = rows_a[order], rows_b[order]
+    counts = []
+    for ids, rows, here, there in ((left, rows_a, a, b), (right, rows_b, b, a)):
+        if number := len(ids) - len(rows):
+            missing = np.delete(ids, rows).tolist()
+            text = f"{number:,} of {len(ids):,} rows of {here.name} are not in {there.name}"
+            counts.append(f"{text}, ids {first(missing)}")
+    if counts and not len(rows_a):
+        raise InputError(
+            f"no id of {a.name} ({first(left.tolist(), 2)}) is an id of {b.name} "
+            f"({first(right.tolist(), 2)}): these are not the same rows"
+        )
+    if counts and join != "inner":
+        raise InputError(
+            f"both sets must hold the same rows: {'; '.join(counts)}; to compare the "
+            f"{len(rows_a):,} rows of both, use join='inner' (--join inner)"
+        )
+    return a.take(rows_a), b.take(rows_b), tuple(f"left out: {text}" for text in counts)
 
 
 def _check_same_rows(a: Predictions, b: Predictions) -> None:
-    if a.labels.shape != b.labels.shape or a.num_classes != b.num_classes:
+    has_options = a.num_options is not None
+    if has_options != (b.num_options is not None):
+        raise InputError(
+            f"both sets must be of the same kind: only {(a if has_options else b).name} holds "
+            "questions with different numbers of options"
+        )
+    shapes = [tuple(each.known_labels.shape) for each in (a, b)]
+    if shapes[0] != shapes[1] or (a.num_classes != b.num_classes and not has_options):
         raise InputError(
             f"both sets must hold the same rows: {a.name} has labels of shape "
-            f"{tuple(a.labels.shape)} and {a.num_classes} classes, {b.name} has "
-            f"{tuple(b.labels.shape)} and {b.num_classes}"
+            f"{shapes[0]} and {a.num_classes} classes, {b.name} has "
+            f"{shapes[1]} and {b.num_classes}"
         )
     if a.ignore_index != b.ignore_index:
         raise InputError(
             f"both sets must ignore the same rows: ignore_index is {a.ignore_index} in {a.name} "
             f"and {b.ignore_index} in {b.name}"
         )
-    pairs = [("labels", np.asarray(a.labels), np.asarray(b.labels))]
-    if a.ids is not None and b.ids is not None:
-        pairs.insert(0, ("sample ids", np.asarray(a.ids), np.asarray(b.ids)))
+    pairs = [("labels", as_numpy(a.known_labels), as_numpy(b.known_labels))]
+    if a.num_options is not None and b.num_options is not None:
+        pairs.append(("numbers of options", a.num_options, b.num_options))
     for what, left, right in pairs:
         rows = np.flatnonzero((left != right).reshape(len(left), -1).any(1))
         if len(rows):
+            hint = (
+                "" if a.ids is not None and b.ids is not None else "; ids in both would pair them"
+            )
             raise InputError(
                 f"both sets must hold the same rows in the same order: {what} of {a.name} and "
-                f"{b.name} differ in {len(rows):,} rows, first {first(rows.tolist())}"
+                f"{b.name} differ in {len(rows):,} rows, first {first(rows.tolist())}{hint}"
             )
 
 
-def _paired_interval(
-    measure: Measure, difference: float, drawn: NDArray[np.float64], level: float
-) -> tuple[float, float, float]:
-    """Return (low, high, p-value) from resampled differences."""
-    from scipy.special import ndtr
-
-    drawn = drawn[np.isfinite(drawn)]
-    if not np.isfinite(difference) or not len(drawn):
-        return -np.inf, np.inf, float("nan") if np.isnan(difference) else 1.0
-    spread = float(drawn.std(ddof=1))
-    if spread == 0.0:
-        return difference, difference, 1.0 if difference == 0 else 0.0
-    p_value = float(2 * ndtr(-abs(difference) / spread))
-    if measure.kind in ("calibration", "other"):
-        # Resampling shifts both plug-in values, so only its spread is used.
-        return *normal_interval(difference, drawn, level), p_value
-    return *percentile_interval(drawn, level), p_value
+def _share_units(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions]:
+    """Give both sets the weights and clusters that either has; raise if they differ."""
+    shared: dict[str, Any] = {}
+    for what in ("weights", "clusters"):
+        left, right = getattr(a, what), getattr(b, what)
+        shared[what] = right if left is None else left
+        if left is None or right is None:
+            continue
+        if what == "weights":
+            same = np.allclose(left / left.mean(), right / right.mean(), rtol=1e-6)
+        else:
+            left, right = encode_clusters(left), encode_clusters(right)
+            both = left * (int(right.max()) + 1) + right
+            same = len(np.unique(both)) == len(np.unique(left)) == len(np.unique(right))
+        if not same:
+            raise InputError(
+                f"both sets must hold the same rows: the {what} of {a.name} and {b.name} differ"
+            )
+    return replace(a, **shared), replace(b, **shared)

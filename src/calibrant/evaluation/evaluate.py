@@ -9,12 +9,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant._version import __version__
 from calibrant.core.errors import InputError
+from calibrant.core.method_text import parse_method
 from calibrant.core.progress import progress_bar, status
 from calibrant.evaluation.bootstrap import make_row_states, share_states
+from calibrant.evaluation.class_tests import ClassOddsState, run_class_tests, run_unit_class_tests
+from calibrant.evaluation.clustered import (
+    calibration_test_clustered,
+    find_mass_cells,
+    gap_interval,
+    has_few_clusters,
+    proportion_interval,
+)
+from calibrant.evaluation.curves import pool_state
+from calibrant.evaluation.event_tests import find_span, run_event_tests
 from calibrant.evaluation.groups.files import check_groups
 from calibrant.evaluation.groups.judge import judge_groups
 from calibrant.evaluation.groups.leakage import find_leakage
@@ -22,20 +34,34 @@ from calibrant.evaluation.groups.value import add_groups
 from calibrant.evaluation.intervals import (
     GAP,
     Plan,
+    Units,
     count_infinite,
-    estimate_coupling,
     figure_intervals,
     has_few,
     make_cell_states,
+    measure_bin_noise,
+    read_rows,
     row_gaps,
 )
 from calibrant.evaluation.inversion import Interval, chance_level, invert
 from calibrant.evaluation.value import Evaluation, Figure, Tallies
-from calibrant.evaluation.verdict import Verdict, calibration_test, conclude
-from calibrant.functional.arrays import Array
-from calibrant.functional.blocks import warn_of_probabilities
+from calibrant.evaluation.verdict import (
+    INDEPENDENCE,
+    ClassFinding,
+    Place,
+    Span,
+    Tolerance,
+    Verdict,
+    add_labels,
+    calibration_test,
+    conclude,
+    conclude_events,
+)
+from calibrant.functional.arrays import Array, as_numpy
+from calibrant.functional.blocks import Block, blocks, find_view, warn_of_probabilities
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.metrics.classwise import ClassBinState
+from calibrant.metrics.event_statistics import count_clipped
 from calibrant.metrics.means import ClassMeanState, MeanState, PredictedState, RowState
 from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.registry import label_of
@@ -58,6 +84,25 @@ DEFAULT_METRICS = (
     "e_aurc",
     "failure_auroc",
 )
+EVENT_METRICS = (
+    "oe_ratio",
+    "calibration_in_the_large",
+    "calibration_slope",
+    "calibration_intercept",
+    "brier",
+    "brier_skill",
+    "nll",
+    "ece",
+    "adaptive_ece",
+    "log_ece",
+    "smooth_ece",
+    "ici",
+    "e90",
+    "auroc",
+    "average_precision",
+)
+_SELECTIVE = ("aurc", "e_aurc", "failure_auroc")  # beside them where the event is "correct"
+_RANKED = {"aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "failure_auroc"}
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 _BINNED = {  # metrics that take num_bins
@@ -70,6 +115,7 @@ _BINNED = {  # metrics that take num_bins
     "chance_ece",
     "brier_calibration",
     "brier_refinement",
+    "log_ece",
 }
 # The readers of predictions warn at once, in other words.
 LIKE_PROBABILITIES = (
@@ -91,13 +137,20 @@ def evaluate(
     groups: Any = None,
     group_name: str | None = None,
     progress: bool = False,
+    view: str | None = None,
+    pos_label: int | None = None,
+    tolerance: Tolerance | None = None,
 ) -> Evaluation:
-    """Evaluate how far a classifier's probabilities can be believed.
+    """Evaluate how far the probabilities of a model can be believed.
+
+    Two classes are judged as events: is the probability of the positive class right? Weights and
+    clusters of the predictions are taken into account; many labels a row are judged together and
+    one by one (``Evaluation.labels``).
 
     Args:
         predictions: The scores with their labels.
         metrics: Names of metrics (``calibrant.metrics.available()`` lists them), or a mapping
-            from names to options; the twelve of ``DEFAULT_METRICS`` if None.
+            from names to options; if None, ``DEFAULT_METRICS``, or ``EVENT_METRICS`` for events.
         num_bins: The number of bins of the tables, and of metrics that bin.
         intervals: False computes only figures and tables, without intervals and verdict.
         confidence_level: The level of the intervals, and of the verdict's test.
@@ -109,6 +162,10 @@ def evaluate(
         group_name: What the values of ``groups`` are, such as "camera"; the name of the column
             or Series if None.
         progress: Show progress on the terminal.
+        view: ``"events"`` judges the probability of the positive class of two, ``"top"`` that of
+            the predicted class; None means events wherever there are two classes.
+        pos_label: The positive class of two; class 1 if None.
+        tolerance: How far from the truth still counts as fit for use; see `Tolerance`.
 
     >>> import numpy as np
     >>> from calibrant import Predictions
@@ -128,27 +185,52 @@ def evaluate(
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
     if resamples < 100:
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
+    if predictions.task == "multilabel":
+        if view == "top" or pos_label is not None:
+            raise InputError("these are many labels, not classes: leave view and pos_label out")
+        return _evaluate_labels(
+            predictions,
+            metrics=metrics,
+            num_bins=num_bins,
+            intervals=intervals,
+            confidence_level=confidence_level,
+            resamples=resamples,
+            seed=seed,
+            groups=groups,
+            group_name=group_name,
+            progress=progress,
+            tolerance=tolerance,
+        )
+    positive = choose_positive(predictions, view, pos_label)
+    event = None if positive is None else name_event(predictions, positive)
     group_values = None if groups is None else check_groups(groups, predictions, group_name)
-    measures = choose_measures(metrics, num_bins)
+    wanted = _default_names(event, predictions) if metrics is None else metrics
+    measures = choose_measures(wanted, num_bins, event=event)
     plan = Plan(confidence_level, resamples, seed)
-    tables = _make_table_states(num_bins)
+    tables = make_table_states(num_bins)
     states = {name: measure.build() for name, measure in measures.items()}
     by_row = {n: m for n, m in measures.items() if m.kind in ("mean", "selective")}
     row_states = make_row_states(by_row, classes=False) if intervals else {}
     size = int(np.prod(predictions.scores.shape))
     cell_states = make_cell_states(measures.values(), size) if intervals else []
     loss = RowState("nll")
+    options_of = predictions.num_options
+    by_class = event is None and intervals and options_of is None
+    odds = ClassOddsState() if by_class and _are_plain(predictions) else None
     own = [state for several in states.values() for state in several]
     losses = [loss] if group_values else []
-    shared = share_states([*tables, *cell_states, *losses, *row_states.values(), *own])
+    beside = [*cell_states, *losses, *([] if odds is None else [odds])]
+    shared = share_states([*tables, *beside, *row_states.values(), *own])
+    options = row_options(predictions, positive)
     numbers = compute_all(
         list(measures.values()),
         _read_batches(predictions, progress),
-        from_logits=predictions.is_logits,
-        ignore_index=predictions.ignore_index,
         extra=list(shared.values()),
+        allow_undefined=True,
+        **options,
     )
-    num_rows = int(tables.accuracy.total("totals")[0])
+    num_rows = len(tables.ranks.concatenate("scores"))
+    units = find_units(predictions)
     filled = {name: [shared[s.options()] for s in several] for name, several in states.items()}
     values = dict(zip(measures, map(float, numbers), strict=True))
     bounds: dict[str, Interval] = {}
@@ -163,9 +245,17 @@ def evaluate(
                 tables.ranks,
                 predictions,
                 plan,
-                estimate_coupling(cell_states),
+                cell_states,
+                units,
+                options,
             )
-        verdict = _make_verdict(tables, bounds[GAP], plan, predictions.is_dense)
+        with status("testing calibration", shown=progress):
+            if event is None:
+                verdict = _make_verdict(
+                    tables, bounds, plan, predictions, units, options, odds, tolerance
+                )
+            else:
+                verdict = make_event_verdict(tables, plan, predictions, units, event, tolerance)
     by_group = None
     leaks: tuple[str, ...] = ()
     if group_values is not None:
@@ -179,13 +269,15 @@ def evaluate(
                 losses_by_row,
                 num_bins=num_bins,
                 plan=plan if intervals else None,
+                units=units,
+                event=event,
             )
         verdict = verdict and add_groups(verdict, by_group)
         leaks = find_leakage(group_values, predictions, tables.ranks)
     return Evaluation(
         name=predictions.name,
         num_rows=num_rows,
-        num_ignored=int(np.prod(predictions.labels.shape)) - num_rows,
+        num_ignored=int(np.prod(predictions.known_labels.shape)) - num_rows,
         num_classes=predictions.num_classes,
         kind="logits" if predictions.is_logits else "probs",
         class_names=predictions.class_names
@@ -202,18 +294,152 @@ def evaluate(
             "version": __version__,
             "dense": predictions.is_dense,
         },
-        tallies=_make_tallies(tables, num_bins),
+        tallies=_make_tallies(tables, num_bins, units, confidence_level),
         verdict=verdict,
         groups=by_group,
         warnings=(*_find_doubts(predictions), *leaks),
+        task=predictions.task,
+        view="top" if event is None else "events",
+        event=event,
+        num_clusters=None if units.clusters is None else len(np.unique(units.clusters)),
+        weighted=units.weights is not None,
+        num_options=None if options_of is None else (int(options_of.min()), int(options_of.max())),
     )
 
 
-def choose_measures(metrics: Wanted | None, num_bins: int) -> dict[str, Measure]:
-    """Make measures by name; those that bin get ``num_bins`` unless their options have it."""
-    wanted = DEFAULT_METRICS if metrics is None else metrics
-    if isinstance(wanted, str):
-        wanted = (wanted,)
+def _evaluate_labels(
+    predictions: Predictions,
+    *,
+    metrics: Wanted | None,
+    groups: Any,
+    group_name: str | None,
+    progress: bool,
+    **options: Any,
+) -> Evaluation:
+    """Evaluate many labels a row: pooled, with a row as a cluster, and label by label."""
+    width = predictions.num_classes
+    if groups is not None:
+        by_row = check_groups(groups, predictions, group_name)
+        groups = by_row._replace(codes=np.repeat(by_row.codes, width))
+    pooled = evaluate(
+        predictions.to_events(),
+        metrics=metrics,
+        groups=groups,
+        group_name=group_name,
+        progress=progress,
+        **options,
+    )
+    names = predictions.class_names or tuple(str(k) for k in range(width))
+    labels = []
+    for index, name in enumerate(names):
+        label = replace(predictions.to_events(index), name=name)
+        if not bool((as_numpy(label.known_labels) >= 0).any()):
+            continue  # a label that is missing in every row has nothing to judge
+        labels.append(evaluate(label, metrics=metrics, **options))
+    verdict = pooled.verdict
+    if verdict is not None:
+        level = options["confidence_level"]
+        known = [(label.name, label.verdict) for label in labels if label.verdict is not None]
+        verdict = add_labels(verdict, known, level=level)
+    return replace(
+        pooled,
+        verdict=verdict,
+        task="multilabel",
+        num_classes=width,
+        class_names=names,
+        labels=tuple(labels),
+    )
+
+
+def _are_plain(predictions: Predictions) -> bool:
+    """Return whether rows are independent and count the same."""
+    return predictions.weights is None and predictions.clusters is None and not predictions.is_dense
+
+
+def choose_positive(
+    predictions: Predictions, view: str | None, pos_label: int | None
+) -> int | None:
+    """Return the positive class if the predictions are judged as events, else None."""
+    if predictions.task == "events":
+        if view == "top" or pos_label is not None:
+            raise InputError("these are events, not classes: leave view and pos_label out")
+        return 1
+    if predictions.num_options is not None:
+        if view == "events" or pos_label is not None:
+            raise InputError("options have positions, not classes: leave view and pos_label out")
+        return None
+    return find_view(tuple(predictions.scores.shape), view, pos_label)
+
+
+def name_event(predictions: Predictions, positive: int) -> str:
+    """Return what the judged probability is the probability of."""
+    if predictions.event is not None:
+        return predictions.event
+    return predictions.class_names[positive] if predictions.class_names else f"class {positive}"
+
+
+def row_options(predictions: Predictions, positive: int | None) -> dict[str, Any]:
+    """Return the options of `compute_all` for these predictions."""
+    return {
+        "from_logits": predictions.is_logits,
+        "ignore_index": predictions.ignore_index,
+        "positive": positive,
+        "absent": predictions.num_options is not None,
+    }
+
+
+def find_units(predictions: Predictions) -> Units:
+    """Return weights and clusters of the rows that count; a dense image is a cluster."""
+    labels = as_numpy(predictions.known_labels)
+    codes, weights = predictions.cluster_codes, predictions.weights
+    if codes is None and predictions.is_dense:
+        codes = np.arange(len(labels))
+    size = int(np.prod(labels.shape[1:]))
+    counted: Any = slice(None)
+    if predictions.ignore_index is not None:
+        counted = (labels != predictions.ignore_index).reshape(-1)
+    return Units(
+        None if weights is None else np.repeat(weights, size)[counted],
+        None if codes is None else np.repeat(codes, size)[counted],
+    )
+
+
+def default_metrics(
+    predictions: Predictions, *, view: str | None = None, pos_label: int | None = None
+) -> tuple[str, ...]:
+    """Return the names of the metrics that `evaluate` computes unless others are named.
+
+    Args:
+        predictions: The predictions.
+        view: As in `evaluate`.
+        pos_label: As in `evaluate`.
+    """
+    if predictions.task == "multilabel":
+        return EVENT_METRICS
+    positive = choose_positive(predictions, view, pos_label)
+    event = None if positive is None else name_event(predictions, positive)
+    return _default_names(event, predictions)
+
+
+def _default_names(event: str | None, predictions: Predictions) -> tuple[str, ...]:
+    if event is None and predictions.num_options is not None:  # positions, not classes
+        return tuple(name for name in DEFAULT_METRICS if name != "classwise_ece")
+    if event is None:
+        return DEFAULT_METRICS
+    return (*EVENT_METRICS, *_SELECTIVE) if event == "correct" else EVENT_METRICS
+
+
+def choose_measures(
+    metrics: Wanted, num_bins: int, *, event: str | None = None
+) -> dict[str, Measure]:
+    """Make measures by name; those that bin get ``num_bins`` unless their options have it.
+
+    Args:
+        metrics: Names of metrics, or a mapping from names to options.
+        num_bins: The number of bins.
+        event: The name of the event if rows are judged as events; None for classes.
+    """
+    wanted = (metrics,) if isinstance(metrics, str) else metrics
     options = wanted if isinstance(wanted, Mapping) else {name: {} for name in wanted}
     if not options:
         raise InputError("metrics is empty; name at least one metric, or leave metrics out")
@@ -224,16 +450,44 @@ def choose_measures(metrics: Wanted | None, num_bins: int) -> dict[str, Measure]
                 f"{name} compares in- with out-of-distribution rows, not classes: call "
                 f"calibrant.metrics.{name}(preds, target) with labels 1 and 0"
             )
-        binned = {"num_bins": num_bins} if name in _BINNED else {}
-        measures[name] = get_measure(name, **{**binned, **given})
+        word, own = parse_method(name, kind="metric") if "(" in name else (name, {})
+        binned = {"num_bins": num_bins} if word in _BINNED else {}
+        made = get_measure(word, **{**binned, **own, **given})
+        measures[name] = replace(made, label=label_of(word, **own, **given))
+        _check_view(name, measures[name], event)
     return measures
 
 
-def _read_batches(predictions: Predictions, progress: bool) -> Iterator[tuple[Array, Array | None]]:
-    """Yield scores and labels, with a progress bar if asked for."""
+def _check_view(name: str, measure: Measure, event: str | None) -> None:
+    """Raise if the metric cannot judge these rows."""
+    if event is None:
+        if "top" not in measure.views:
+            raise InputError(
+                f"{name} judges the probability of an event: it needs two classes, or "
+                "Predictions.from_events"
+            )
+    elif "events" not in measure.views:
+        raise InputError(
+            f"{name} judges classes, and these rows are judged as events of {event}: leave it "
+            "out, or judge two classes by the predicted one with view='top' (--view top)"
+        )
+    elif measure.kind == "selective" and measure.name in _RANKED and event != "correct":
+        raise InputError(
+            f"{name} ranks rows by whether they are correct, and these rows are judged as events "
+            f"of {event}: judge two classes with view='top' (--view top), or, if the event is "
+            "that an answer is correct, name it 'correct'"
+        )
+
+
+def _read_batches(
+    predictions: Predictions, progress: bool
+) -> Iterator[tuple[Array, Array | None, Array | None]]:
+    """Yield scores, labels and weights, with a progress bar if asked for."""
+    start, weights = 0, predictions.weights
     with progress_bar("reading predictions", len(predictions), shown=progress) as advance:
         for preds, target in predictions.batches():
-            yield preds, target
+            yield preds, target, None if weights is None else weights[start : start + len(preds)]
+            start += len(preds)
             advance(len(preds))
 
 
@@ -252,6 +506,21 @@ def _find_doubts(predictions: Predictions) -> tuple[str, ...]:
     return (LIKE_PROBABILITIES,) if seen else ()
 
 
+_OF_LOG_ODDS = ("calibration_in_the_large", "calibration_slope", "calibration_intercept")
+
+
+def _count_clipped(measure: Measure, state: State) -> int:
+    """Return how many probabilities a figure of log-odds clips."""
+    if measure.name not in _OF_LOG_ODDS or not isinstance(state, RankState):
+        return 0
+    return count_clipped(read_rows(state)[0])
+
+
+_SHARES = frozenset(
+    ("auroc", "average_precision", "failure_auroc", "aurc", "e_aurc", "augrc", "risk_at_coverage")
+)
+
+
 def _make_figure(
     name: str, value: float, interval: Interval | None, measure: Measure, state: State
 ) -> Figure:
@@ -262,9 +531,15 @@ def _make_figure(
         note = f"{number:,} row{'s' if number > 1 else ''} gave the true class probability 0"
     elif measure.kind == "calibration" and high is not None and value > high:
         note = "chance adds to the plug-in value; the interval is that of the true error"
-    elif name == "coverage_at_risk" and low == 0 < value:
+    elif measure.name == "coverage_at_risk" and low == 0 < value:
         note = "too few rows to show that any share at all can be accepted at this risk"
-    label = label_of(name)
+    elif value != value:
+        note = "not defined on these rows"
+    elif clipped := _count_clipped(measure, state):
+        note = f"{clipped:,} probabilities of (nearly) 0 or 1 are clipped for log-odds"
+    if measure.name in _SHARES and low is not None and high is not None:
+        low, high = max(low, 0.0), min(high, 1.0)  # Student's t knows of no ends
+    label = measure.label or label_of(name)
     return Figure(name, label, value, low, high, corrected, measure.better, note)
 
 
@@ -280,19 +555,20 @@ class TableStates(NamedTuple):
     accuracy: MeanState
 
 
-def _make_table_states(num_bins: int) -> TableStates:
+def make_table_states(num_bins: int) -> TableStates:
+    """Make the empty states behind the tables and the verdict."""
     return TableStates(
         BinState(num_bins),
         RankState(),
         ClassBinState(num_bins),
         ClassMeanState("nll"),
-        ClassMeanState("correct"),
+        ClassMeanState("right"),
         PredictedState(),
         MeanState("correct"),
     )
 
 
-def _make_tallies(tables: TableStates, num_bins: int) -> Tallies:
+def _make_tallies(tables: TableStates, num_bins: int, units: Units, level: float) -> Tallies:
     def array(value: Tensor) -> Any:
         return value.detach().cpu().double().numpy()
 
@@ -307,40 +583,191 @@ def _make_tallies(tables: TableStates, num_bins: int) -> Tallies:
     picked = np.unique(np.searchsorted(count, np.linspace(0.005, 1, 200) * count[-1]))
     picked = picked[picked < len(count)]
     curve = np.stack((count / count[-1], risk, threshold), axis=1)[picked]
+    bins = array(tables.bins.total("totals"))
+    # Weights have no scale: in tables of classes their mean is 1, so that they count rows.
+    scale = 1.0 if units.weights is None else 1 / float(np.mean(units.weights))
+    by_width = by_mass = None
+    if not units.plain:
+        by_width = _bound_bins(tables.ranks, np.arange(num_bins + 1) / num_bins, units, level)
+        by_mass = _bound_bins(tables.ranks, mass_edges, units, level)
     return Tallies(
-        bins=array(tables.bins.total("totals")),
+        bins=bins,
         mass_bins=mass,
         mass_edges=mass_edges,
-        class_bins=array(tables.class_bins.total("totals")),
-        class_nll=array(tables.nll.total("totals")),
-        class_correct=array(tables.correct.total("totals"))[:, 1],
-        class_predicted=array(tables.predicted.total("totals")),
+        class_bins=scale * array(tables.class_bins.total("totals")),
+        class_nll=scale * array(tables.nll.total("totals")),
+        class_correct=scale * array(tables.correct.total("totals"))[:, 1],
+        class_predicted=scale * array(tables.predicted.total("totals")),
         coverage=curve,
+        bin_units=by_width,
+        mass_bin_units=by_mass,
+        cells=pool_state(tables.ranks, units.clusters),
     )
 
 
-def _make_verdict(tables: TableStates, gap: Interval, plan: Plan, dense: bool) -> Verdict:
-    widest = max(abs(gap.low), abs(gap.high)) if has_few(tables.ranks) else 0.0
-    cells = tables.bins.total("totals")
+def _bound_bins(
+    ranks: RankState, edges: NDArray[np.float64], units: Units, level: float
+) -> NDArray[np.float64]:
+    """Return the rows of each bin, and Korn & Graubard's interval of what came true, (M, 3)."""
+    probability, happened = read_rows(ranks)
+    # Bins are right-closed, as everywhere; the first also holds 0.
+    home = np.clip(np.searchsorted(edges, probability, side="left") - 1, 0, len(edges) - 2)
+    table = np.full((len(edges) - 1, 3), np.nan)
+    table[:, 0] = np.bincount(home, minlength=len(table))
+    for bin in np.flatnonzero(table[:, 0]):
+        mine = home == bin
+        how = {name: None if v is None else v[mine] for name, v in units.options().items()}
+        found = proportion_interval(happened[mine], level=level, **how)
+        table[bin, 1:] = found.low, found.high
+    return table
+
+
+def _make_verdict(
+    tables: TableStates,
+    bounds: Mapping[str, Interval],
+    plan: Plan,
+    predictions: Predictions,
+    units: Units,
+    options: Mapping[str, Any],
+    odds: ClassOddsState | None,
+    tolerance: Tolerance | None,
+) -> Verdict:
+    """Judge the predicted class, and every class beside it where the rows have classes."""
+    gap = bounds[GAP]
+    bounded = has_few(tables.ranks) or units.clusters is not None
+    widest = max(abs(gap.low), abs(gap.high)) if bounded else 0.0
+    probability, right = read_rows(tables.ranks)
+    cells, noise = measure_bin_noise(tables.bins.total("totals"), probability, right, units, plan)
     drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
-    error = invert(cells, binned_error, level=plan.level, **drawing)
-    verdict = conclude(
-        num_rows=tables.ranks.rank_rows().num_rows,
+    row_gap = row_gaps(tables.ranks).cpu().numpy()
+    if units.plain:
+        p_value = calibration_test(tables.ranks, **drawing)
+        classes = None if odds is None else run_class_tests(odds)
+    else:
+        how: dict[str, Any] = {"weights": units.weights, "clusters": units.clusters, **drawing}
+        few = has_few_clusters(units.clusters)
+        p_value = float("nan") if few else calibration_test_clustered(probability, right, **how)
+        classes = None
+        if predictions.num_options is None:
+            classes = run_unit_class_tests(_read_blocks(predictions, options), **how)
+    error = invert(cells, binned_error, level=plan.level, noise=noise, **drawing)
+    names = predictions.class_names or tuple(str(k) for k in range(predictions.num_classes))
+    off = [] if classes is None else classes.find_off((1 - plan.level) / 2)
+    return conclude(
+        num_rows=len(row_gap),
         accuracy=float(tables.accuracy.mean()),
-        gap=float(row_gaps(tables.ranks).mean()),
+        gap=float(np.average(row_gap, weights=units.weights)),
         gap_low=gap.low,
         gap_high=gap.high,
         ece=float(binned_error(cells)),
         ece_low=error.low,
         ece_high=max(error.high, widest),
-        p_value=calibration_test(tables.ranks, **drawing),
-        chance_ece=chance_level(cells, binned_error, **drawing),
+        p_value=p_value,
+        chance_ece=chance_level(cells, binned_error, noise=noise, **drawing),
         level=plan.level,
+        tolerance=tolerance,
+        class_p_value=None if classes is None else classes.p_value,
+        classes=[
+            ClassFinding(names[k], fault, float(classes.expected[k]), float(classes.observed[k]))
+            for k, fault in off
+            if classes is not None
+        ],
+        few_classes=0 if classes is None else classes.count_few(),
+        num_classes=predictions.num_classes,
+    ).with_sentences(*_describe_units(units, predictions))
+
+
+def make_event_verdict(
+    tables: TableStates,
+    plan: Plan,
+    predictions: Predictions,
+    units: Units,
+    event: str,
+    tolerance: Tolerance | None,
+) -> Verdict:
+    """Judge the probability of an event."""
+    probability, happened = read_rows(tables.ranks)
+    drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
+    cells, noise = measure_bin_noise(
+        tables.bins.total("totals"), probability, happened, units, plan
     )
-    if not dense:
-        return verdict
-    caution = (
-        "Every pixel counts here as a row of its own; neighbouring pixels are alike, so the "
-        "intervals are narrower and the p-value smaller than they should be."
+    error = invert(cells, binned_error, level=plan.level, noise=noise, **drawing)
+    mean = float(np.average(probability, weights=units.weights))
+    robust = gap_interval(
+        probability, happened, weights=units.weights, clusters=units.clusters, level=plan.level
     )
-    return replace(verdict, sentences=(*verdict.sentences, caution))
+    gap = Span(robust.value, robust.low, robust.high)
+    widest = 0.0 if units.clusters is None else max(abs(gap.low), abs(gap.high))
+    expected = float(probability.sum())
+    p_total, p_slope, p_local = run_event_tests(tables.ranks, probability, happened, units, plan)
+    return conclude_events(
+        event=event,
+        num_rows=len(probability),
+        num_events=int(happened.sum()),
+        mean=mean,
+        gap=gap,
+        ratio=find_span("oe_ratio", tables.ranks, units, plan),
+        slope=find_span("calibration_slope", tables.ranks, units, plan),
+        error=Span(float(binned_error(cells)), error.low, max(error.high, widest)),
+        p_total=p_total,
+        p_slope=p_slope,
+        p_local=p_local,
+        place=_find_place(probability, happened, units.weights),
+        chance_ece=chance_level(cells, binned_error, noise=noise, **drawing),
+        level=plan.level,
+        tolerance=tolerance,
+        expected=min(expected, len(probability) - expected),
+    ).with_sentences(*_describe_units(units, predictions))
+
+
+def _find_place(
+    probability: NDArray[np.float64],
+    happened: NDArray[np.bool_],
+    weights: NDArray[np.float64] | None,
+) -> Place:
+    """Find which of 15 bins of equal mass is furthest off, in standard errors."""
+    each = np.ones(len(probability)) if weights is None else weights
+    home = find_mass_cells(probability, each, 15)
+    number = int(home.max()) + 1
+    mass, said, seen, spread = (
+        np.bincount(home, part, number)
+        for part in (
+            each,
+            each * probability,
+            each * happened,
+            each**2 * probability * (1 - probability),
+        )
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.nan_to_num(np.abs(seen - said) / np.sqrt(spread), posinf=0.0)
+    worst = int(np.argmax(score))
+    mine = home == worst
+    return Place(
+        float(probability[mine].min()),
+        float(probability[mine].max()),
+        int(mine.sum()),
+        float(said[worst] / mass[worst]),
+        float(seen[worst] / mass[worst]),
+    )
+
+
+def _read_blocks(predictions: Predictions, options: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the rows that count, block by block."""
+    for preds, target in predictions.batches():
+        yield from blocks(preds, target, **options)
+
+
+def _describe_units(units: Units, predictions: Predictions) -> list[str]:
+    """Say what the rows are: independent, or in clusters, or weighted."""
+    sentences = []
+    if units.clusters is None:
+        sentences.append(INDEPENDENCE)
+    else:
+        number = len(np.unique(units.clusters))
+        what = "images" if predictions.clusters is None and predictions.is_dense else "clusters"
+        sentences.append(
+            f"Rows are grouped in {number:,} {what}; intervals and tests allow for that."
+        )
+    if units.weights is not None:
+        sentences.append("Rows are weighted: sampling or importance weights, free of scale.")
+    return sentences

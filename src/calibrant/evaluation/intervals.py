@@ -6,8 +6,12 @@ MCE                            Wilson's intervals of all bins (`worst_bin_interv
 accuracy                       Wilson's interval (`row_intervals`)
 means of rows, ranked risks    percentile bootstrap (`row_intervals`, `bootstrap`)
 coverage_at_risk               an interval of its own (`Measure.interval`)
+figures with an influence      closed form (`clustered.influence_interval`)
 anything else                  spread over random halves of the rows (`half_samples`)
 =============================  ==================================================================
+
+Events, and rows with weights or clusters (`Units`), get the intervals of `clustered` for all but
+the calibration errors of plain events.
 
 With few rows or few errors, Wilson's interval of the accuracy widens the others
 (`widen_for_few`). `compare` makes the intervals of differences, `groups.judge` those of groups.
@@ -23,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrant.core.errors import UndefinedFigureError
 from calibrant.evaluation.bootstrap import (
     MOST_CELLS,
     ClassCellState,
@@ -32,14 +37,30 @@ from calibrant.evaluation.bootstrap import (
     resample_counts,
     resample_measures,
 )
-from calibrant.evaluation.inversion import Interval, invert
+from calibrant.evaluation.clustered import (
+    Scale,
+    check_weights,
+    gap_interval,
+    has_few_events,
+    influence_interval,
+    jackknife_interval,
+    leave_out_weights,
+    make_cell_noise,
+    mean_influence,
+    offset_interval,
+    proportion_interval,
+    ratio_interval,
+)
+from calibrant.evaluation.inversion import CellNoise, Interval, invert
 from calibrant.functional.arrays import Array
+from calibrant.functional.blocks import find_view
 from calibrant.functional.statistics import wilson
 from calibrant.metrics.base import Measure, State, compute_all
 from calibrant.metrics.classwise import ClassBinState
 from calibrant.metrics.means import MeanState, RowState
 from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.registry import measure as get_measure
+from calibrant.metrics.selective import SELECTIVE
 from calibrant.predictions import Predictions
 
 GAP = "confidence − accuracy"  # resampled together with the figures, for the verdict
@@ -48,6 +69,30 @@ _SLOW = {"sweep_ece": 100, "smooth_ece": 200}  # draws of errors that are slow t
 _CELL_BUDGET = 150_000  # cells times draws
 _FEW_ROWS, _FEW_OF_A_KIND = 30, 10  # rows, and right or wrong rows: fewer make resampling unsound
 _BOUNDED_BY_GAP = ("ece", "adaptive_ece", "ks_error", "smooth_ece", "sweep_ece")
+
+
+@dataclass(frozen=True)
+class Units:
+    """The weight and the cluster of each row that counts; None if rows are plain."""
+
+    weights: NDArray[np.float64] | None = None
+    clusters: NDArray[np.int64] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Return whether rows are independent and count the same."""
+        return self.weights is None and self.clusters is None
+
+    def options(self) -> dict[str, Any]:
+        """Return the units as the options of the functions of `clustered`."""
+        return {"weights": self.weights, "clusters": self.clusters}
+
+    def take(self, rows: NDArray[np.int64]) -> Units:
+        """Return the weights and clusters of some rows."""
+        return Units(
+            None if self.weights is None else self.weights[rows],
+            None if self.clusters is None else self.clusters[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +112,9 @@ def figure_intervals(
     ranks: RankState,
     predictions: Predictions,
     plan: Plan,
-    coupling: float,
+    cells: Sequence[ClassCellState],
+    units: Units,
+    options: Mapping[str, Any],
 ) -> dict[str, Interval]:
     """Compute the interval of every figure that has one, and that of the gap (`GAP`).
 
@@ -79,38 +126,276 @@ def figure_intervals(
         ranks: Confidence and correctness of all rows.
         predictions: The predictions, for measures computed on halves of the rows.
         plan: Level, resamples and seed.
-        coupling: How much more class-wise errors vary than independent cells.
+        cells: The filled state of `make_cell_states`, or none.
+        units: The weights and clusters of the rows.
+        options: Options of `compute_all`.
     """
-    intervals: dict[str, Interval] = {}
-    gap = RowState(GAP)
-    gap.rows.append(row_gaps(ranks))
-    rows: dict[str, State] = {GAP: gap}
     others: dict[str, Measure] = {}
-    for name, measure in measures.items():
-        if measure.kind == "calibration":
-            intervals[name] = calibration_interval(measure, states[name][0], plan, coupling)
-        elif name not in row_states:
-            others[name] = measure
-        elif not count_infinite(states[name][0]):
-            rows[name] = row_states[name]
-    by_row = {**measures, GAP: get_measure("accuracy")}
-    intervals.update(row_intervals(by_row, rows, ranks.rank_rows().num_rows, plan))
-    if has_few(ranks):
+    # What is undefined or infinite has no interval.
+    measures = {name: each for name, each in measures.items() if np.isfinite(values[name])}
+    if not units.plain or options.get("positive") is not None:
+        intervals = unit_intervals(measures, values, states, row_states, ranks, plan, cells, units)
+        if units.plain:
+            others = {n: m for n, m in measures.items() if m.kind == "other" and not m.influence}
+    else:
+        intervals, others = _class_intervals(measures, states, row_states, ranks, plan, cells)
+    if units.plain and has_few(ranks):
         widen_for_few(intervals, ranks, plan)
     if others and predictions.num_rows > 1:
         held = predictions.in_memory()
         halves = half_samples(
             list(others.values()),
-            [lambda index: (held.array[index], held.labels[index])],
+            [lambda index: (held.array[index], held.known_labels[index])],
             held.num_rows,
             draws=min(200, limit_resamples(held.num_rows, plan.resamples)),
             seed=plan.seed,
-            options=[{"from_logits": held.is_logits, "ignore_index": held.ignore_index}],
+            options=[dict(options)],
         )
         for column, name in enumerate(others):
             ends = normal_interval(values[name], halves[:, 0, column], plan.level)
             intervals[name] = Interval(*ends, None)
+    for state in {id(s): s for several in states.values() for s in several}.values():
+        if isinstance(state, RankState):
+            state.forget()
     return intervals
+
+
+def _class_intervals(
+    measures: Mapping[str, Measure],
+    states: Mapping[str, Sequence[State]],
+    row_states: Mapping[str, State],
+    ranks: RankState,
+    plan: Plan,
+    cells: Sequence[ClassCellState],
+) -> tuple[dict[str, Interval], dict[str, Measure]]:
+    """Compute the intervals of independent rows of the predicted class, and name the rest."""
+    intervals: dict[str, Interval] = {}
+    others: dict[str, Measure] = {}
+    coupling = estimate_coupling(cells)
+    gap = RowState(GAP)
+    gap.rows.append(row_gaps(ranks))
+    rows: dict[str, State] = {GAP: gap}
+    for name, measure in measures.items():
+        if measure.kind == "calibration":
+            intervals[name] = calibration_interval(measure, states[name][0], plan, coupling)
+        elif name in row_states:
+            if not count_infinite(states[name][0]):
+                rows[name] = row_states[name]
+        elif measure.kind == "other":
+            others[name] = measure
+    by_row = {**measures, GAP: get_measure("accuracy")}
+    intervals.update(row_intervals(by_row, rows, ranks.rank_rows().num_rows, plan))
+    return intervals, others
+
+
+_SCALES: dict[str, Scale] = {"oe_ratio": "log", "auroc": "logit", "average_precision": "logit"}
+
+
+def closed_interval(
+    measure: Measure, value: float, state: RankState, units: Units, plan: Plan
+) -> Interval | None:
+    """Compute the interval of a figure from the influence of each row on it.
+
+    Figures that follow from the number of events alone are sound for few events; others have no
+    interval where no influence is defined.
+    """
+    assert measure.influence is not None
+    how: dict[str, Any] = {"level": plan.level, **units.options()}
+    found: Any
+    probability, happened = read_rows(state)
+    if measure.name == "oe_ratio" and np.isfinite(value) and probability.any():
+        found = ratio_interval(probability, happened, **how)
+    elif measure.name == "mean_gap":
+        found = gap_interval(probability, happened, **how)
+    elif measure.name == "calibration_in_the_large" and has_few_events(happened):
+        return Interval(*offset_interval(probability, happened, **how), None)
+    else:
+        try:
+            influence = measure.influence(state)
+        except UndefinedFigureError:
+            return None
+        scale = _SCALES.get(measure.name, "identity")
+        found = influence_interval(value, influence, scale=scale, heavy_tails=True, **how)
+    return Interval(found.low, found.high, None)
+
+
+def read_rows(state: RankState) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the judged probability of each row, and whether what it says happened."""
+
+    def make() -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        scores = state.concatenate("scores").double().cpu().numpy()
+        return scores, (~state.concatenate("losses")).cpu().numpy()
+
+    return state.keep("arrays", make)
+
+
+def unit_intervals(
+    measures: Mapping[str, Measure],
+    values: Mapping[str, float],
+    states: Mapping[str, Sequence[State]],
+    row_states: Mapping[str, State],
+    ranks: RankState,
+    plan: Plan,
+    cells: Sequence[ClassCellState],
+    units: Units,
+) -> dict[str, Interval]:
+    """Compute the intervals of events, and of rows that have weights or come in clusters.
+
+    Figures without an interval in that case (kernel errors, for instance) are left out. A
+    calibration error is never smaller than the gap between mean probability and frequency, so
+    of clusters its interval reaches as far as that of the gap. The arguments are those of
+    `figure_intervals`.
+    """
+    how = units.options()
+    probability, happened = read_rows(ranks)
+    gap = gap_interval(probability, happened, level=plan.level, **how)
+    intervals = {GAP: Interval(gap.low, gap.high, None)}
+    resampled: dict[str, Measure] = {}
+    for name, measure in measures.items():
+        state = row_states.get(name, states[name][0])
+        found: Any = None
+        if measure.kind == "calibration" and units.plain:
+            found = calibration_interval(measure, states[name][0], plan)
+        elif measure.kind == "calibration":
+            found = unit_calibration_interval(
+                measure, states[name][0], probability, happened, plan, cells, units
+            )
+        elif measure.interval is not None:
+            if units.plain:
+                found = Interval(*measure.interval(state, plan.level), None)
+        elif measure.influence is not None:
+            assert isinstance(state, RankState)
+            found = closed_interval(measure, values[name], state, units, plan)
+        elif isinstance(state, RowState):
+            rows = state.concatenate("rows").cpu().numpy()
+            if not np.isfinite(rows).all():
+                continue
+            if state.quantity == "right":
+                found = proportion_interval(rows, level=plan.level, **how)
+            else:
+                mean, influence = mean_influence(rows, units.weights)
+                found = influence_interval(mean, influence, level=plan.level, **how)
+        elif measure.kind == "selective":
+            resampled[name] = measure
+        if found is not None:
+            high = found.high
+            if units.clusters is not None and measure.name in _BOUNDED_BY_GAP:
+                high = max(high, abs(gap.low), abs(gap.high))
+            intervals[name] = Interval(found.low, high, getattr(found, "estimate", None))
+    if resampled:
+        chosen = {name: row_states[name] for name in resampled}
+        lines = leave_out_weights(len(probability), seed=plan.seed, **how)
+        drawn = [resample_measures(resampled, chosen, line[None]) for line in lines]
+        for name in resampled:
+            left = np.array([float(each[name][0]) for each in drawn])
+            ends = jackknife_interval(values[name], left, level=plan.level)
+            intervals[name] = Interval(ends.low, ends.high, None)
+    return {
+        name: each if name == GAP else _keep_possible(measures[name].name, each)
+        for name, each in intervals.items()
+    }
+
+
+# Figures that cannot be negative, and those that are shares as well.
+_SHARES = {"accuracy", "failure_auroc", "auroc", "average_precision", "e90", "ici", "e50"}
+_NOT_NEGATIVE = {*_SHARES, "aurc", "e_aurc", "augrc", "brier", "nll", "risk_at_coverage"}
+
+
+def _keep_possible(name: str, interval: Interval) -> Interval:
+    """Cut an interval off where the figure cannot lie."""
+    low = max(interval.low, 0.0) if name in _NOT_NEGATIVE else interval.low
+    high = min(interval.high, 1.0) if name in _SHARES else interval.high
+    return Interval(low, high, interval.estimate)
+
+
+def unit_calibration_interval(
+    measure: Measure,
+    state: State,
+    probability: NDArray[np.float64],
+    happened: NDArray[np.bool_],
+    plan: Plan,
+    class_cells: Sequence[ClassCellState],
+    units: Units,
+) -> Interval | None:
+    """Compute the interval of a calibration error of rows with weights or clusters."""
+    assert measure.cells is not None
+    cells = measure.cells(state)
+    # As many rows as there are, of mean weight 1: nothing may depend on the scale of weights.
+    sets = cells.shape[0] if cells.ndim == 3 else 1
+    cells = cells * (sets * len(probability) / float(cells[..., 0].sum()))
+    how: dict[str, Any] = {
+        "weights": check_weights(units.weights, len(probability)),
+        "clusters": units.clusters,
+    }
+    if cells.ndim == 3:
+        if not class_cells:
+            return None
+        home, residual = class_cells[0].residuals()
+        if class_cells[0].num_bins != cells.shape[1]:
+            return None
+    else:
+        home = find_homes(cells, probability, how["weights"])
+        residual = happened - probability
+    if measure.name == "mce":
+        return _worst_unit_bin(cells, home, probability, happened, plan, how)
+    noise = make_cell_noise(home, residual, tuple(cells.shape[:-1]), seed=plan.seed, **how)
+    return calibration_interval(measure, cells, plan, noise=noise)
+
+
+def find_homes(
+    cells: Tensor, probability: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the cell of each row, given cells that are ranges of ascending probability."""
+    order = np.argsort(probability, kind="stable")
+    each = weights[order]
+    middle = np.cumsum(each) - 0.5 * each
+    ends = np.cumsum(cells[:, 0].cpu().double().numpy())
+    home = np.empty(len(order), dtype=np.int64)
+    home[order] = np.minimum(np.searchsorted(ends, middle), len(ends) - 1)
+    return home
+
+
+def measure_bin_noise(
+    cells: Tensor,
+    probability: NDArray[np.float64],
+    happened: NDArray[np.bool_],
+    units: Units,
+    plan: Plan,
+) -> tuple[Tensor, CellNoise | None]:
+    """Return bins scaled to mean weight 1, and how they vary; None if rows are plain."""
+    if units.plain:
+        return cells, None
+    number = len(probability)
+    scaled = cells * (number / float(cells[..., 0].sum()))
+    weights = check_weights(units.weights, number)
+    home = find_homes(scaled, probability, weights)
+    residual = happened - probability
+    shape = tuple(cells.shape[:-1])
+    how: dict[str, Any] = {"weights": weights, "clusters": units.clusters, "seed": plan.seed}
+    return scaled, make_cell_noise(home, residual, shape, **how)
+
+
+def _worst_unit_bin(
+    cells: Tensor,
+    home: NDArray[np.int64],
+    probability: NDArray[np.float64],
+    happened: NDArray[np.bool_],
+    plan: Plan,
+    how: Mapping[str, Any],
+) -> Interval:
+    """Compute `worst_bin_interval` with intervals for weights and clusters in each bin."""
+    full = [bin for bin in range(len(cells)) if float(cells[bin, 0]) > 0]
+    level = 1 - (1 - plan.level) / len(full)
+    nearest, farthest = [], []
+    for bin in full:
+        mine = home == bin
+        options = {key: None if each is None else each[mine] for key, each in how.items()}
+        rate = proportion_interval(happened[mine], level=level, **options)
+        mean = float(np.average(probability[mine], weights=options["weights"]))
+        ends = (abs(rate.low - mean), abs(rate.high - mean))
+        nearest.append(0.0 if rate.low <= mean <= rate.high else min(ends))
+        farthest.append(max(ends))
+    return Interval(max(nearest), max(farthest), None)
 
 
 def has_few(ranks: RankState) -> bool:
@@ -154,11 +439,18 @@ def count_infinite(state: State) -> int:
 
 
 def calibration_interval(
-    measure: Measure, state: State, plan: Plan, coupling: float = 1.0
+    measure: Measure,
+    state: State | Tensor,
+    plan: Plan,
+    coupling: float = 1.0,
+    noise: CellNoise | None = None,
 ) -> Interval:
-    """Compute the interval of a calibration error, corrected for its upward bias."""
+    """Compute the interval of a calibration error, corrected for its upward bias.
+
+    ``state`` is the measure's filled state, or its cells.
+    """
     assert measure.cells is not None
-    cells = measure.cells(state)
+    cells = state if isinstance(state, Tensor) else measure.cells(state)
     if measure.name == "mce":
         return worst_bin_interval(cells, plan.level)
     assert measure.error is not None
@@ -171,6 +463,7 @@ def calibration_interval(
         level=plan.level,
         resamples=max(100, min(draws, _CELL_BUDGET // cells[..., 0].numel())),
         seed=plan.seed,
+        noise=noise,
     )
 
 
@@ -217,7 +510,7 @@ def row_intervals(
     resampled: dict[str, State] = {}
     for name, state in states.items():
         own = measures[name].interval
-        if isinstance(state, RowState) and state.quantity == "correct":
+        if isinstance(state, RowState) and state.quantity == "right":
             rates[name] = state.concatenate("rows").mean().item()
         elif own:
             intervals[name] = Interval(*own(state, plan.level), None)
@@ -239,7 +532,7 @@ def row_intervals(
 
 def half_samples(
     measures: Sequence[Measure],
-    takes: Sequence[Callable[[NDArray[np.int64]], tuple[Array, Array]]],
+    takes: Sequence[Callable[[NDArray[np.int64]], tuple[Any, ...]]],
     num_rows: int,
     *,
     draws: int,
@@ -255,7 +548,8 @@ def half_samples(
 
     Args:
         measures: The measures.
-        takes: For each set of predictions, a function from row indices to scores and labels.
+        takes: For each set of predictions, a function from row indices to scores and labels, and
+            weights where rows have them.
         num_rows: The number of rows of every set.
         draws: The number of halves.
         seed: The seed of the halves.
@@ -270,7 +564,8 @@ def half_samples(
     for line in values:
         rows = np.sort(generator.permutation(num_rows)[: max(1, num_rows // 2)])
         for index, (take, how) in enumerate(zip(takes, options, strict=True)):
-            line[index] = [float(v) for v in compute_all(measures, [take(rows)], **how)]
+            batch: Any = take(rows)
+            line[index] = [float(v) for v in compute_all(measures, [batch], **how)]
         tick()
     return values
 
@@ -293,6 +588,8 @@ def bootstrap_interval(
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
+    view: str | None = None,
+    pos_label: int | None = None,
 ) -> Interval:
     """Compute the interval of one measure of arrays in memory.
 
@@ -309,15 +606,29 @@ def bootstrap_interval(
         level: The confidence level.
         resamples: The number of resamples.
         seed: The seed of the resamples.
+        view: ``"events"`` judges the probability of the positive class of two, ``"top"`` that of
+            the predicted class; None means events wherever the measure's function does.
+        pos_label: The positive class of two; class 1 if None.
     """
     plan = Plan(level, resamples, seed)
     how: dict[str, Any] = {"from_logits": from_logits, "ignore_index": ignore_index}
+    if view is None and ("events" not in measure.views or measure.name in SELECTIVE):
+        view = "top"
+    how["positive"] = find_view(np.shape(preds), view, pos_label)
     named, name = {measure.name: measure}, measure.name
     if measure.kind == "calibration":
         (state,) = measure.build()
         cells = make_cell_states([measure], int(np.prod(preds.shape)))
         compute_all([measure], [(preds, target)], extra=[state, *cells], **how)
         return calibration_interval(measure, state, plan, estimate_coupling(cells))
+    own = measure.kind in ("selective", "other") and measure.name not in SELECTIVE
+    if own and measure.influence is not None:
+        (state,) = measure.build()
+        (value,) = compute_all([measure], [(preds, target)], extra=[state], **how)
+        assert isinstance(state, RankState)
+        found = closed_interval(measure, float(value), state, Units(), plan)
+        low, high = (found.low, found.high) if found else (-np.inf, np.inf)
+        return Interval(low, high, float(value))
     rows = make_row_states(named, classes=False)
     count = MeanState("correct") if measure.build()[0].num_labels is None else None
     extra = [*rows.values(), *([count] if count else [])]

@@ -41,6 +41,48 @@ class Interval:
     estimate: float | None
 
 
+@dataclass(frozen=True)
+class CellNoise:
+    """How the sums of cells vary where rows have weights or come in clusters.
+
+    ``clustered.make_cell_noise`` estimates it. One line of ``factor`` holds a cluster's deviations
+    in every cell; a draw is Σ_g z_g · line g with normal z, whose covariance is the
+    cluster-robust one.
+    """
+
+    factor: Floats  # (G, ...) deviations of Σ w y, the last axes those of the cells
+    sizes: Floats | None  # (G, ...) deviations of Σ w; None keeps the sizes fixed
+    rows: Floats  # (...) Σ w² of each cell
+    clusters: Floats | None  # (...) Σ_g (Σ_{i∈g} w)² of each cell; None if clusters were merged
+    degrees: float  # of freedom: clusters − 1
+
+    def variance(self) -> Floats:
+        """Return the cluster-robust variance of each cell's sum of events."""
+        total: Floats = (self.factor**2).sum(0)
+        return total
+
+    def effective_rows(self, count: Floats) -> float:
+        """Return (Σ w)² / Σ w², as many rows of equal weight as these are worth at most."""
+        return float(count.sum() ** 2 / max(float(self.rows.sum()), 1e-300))
+
+    def least(self, rate: Floats) -> Floats:
+        """Return each cell's least variance of Σ w y, as a multiple of rate·(1 − rate).
+
+        It is Σ w² + ρ (Σ_g W_g² − Σ w²), with the correlation ρ ≥ 0 of rows of a cluster
+        estimated over all cells: a cell of few rows, or of rows that all agree, shows no
+        spread of its own.
+        """
+        if self.clusters is None:
+            return self.rows
+        spread = rate * (1 - rate)
+        pairs = np.maximum(self.clusters - self.rows, 0.0)
+        excess = float((self.variance() - spread * self.rows).sum())
+        possible = float((spread * pairs).sum())
+        correlation = min(max(excess / possible, 0.0), 1.0) if possible > 0 else 0.0
+        least: Floats = self.rows + correlation * pairs
+        return least
+
+
 def invert(
     totals: Tensor,
     statistic: Statistic,
@@ -50,6 +92,7 @@ def invert(
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
+    noise: CellNoise | None = None,
 ) -> Interval:
     """Compute the interval of a calibration error from the totals of its cells.
 
@@ -62,12 +105,22 @@ def invert(
         level: The confidence level.
         resamples: The number of simulated sets at each point of the path.
         seed: The seed of the simulation.
+        noise: How the cells vary where rows have weights (``totals`` are then weighted sums)
+            or come in clusters; None draws independent rows of equal weight.
     """
     cells = totals.detach().cpu().double().numpy()
     count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
-    gap = _gap(count, mean, _ratio(cells[..., 2], count))
+    rate = _ratio(cells[..., 2], count)
     observed = float(statistic(totals.detach().cpu().double().unsqueeze(0))[0])
-    draw = _Simulator(count, mean, statistic, resamples, seed)
+    draw: _Simulator | _ClusterSimulator
+    if noise is None:
+        effective = float(count.sum())
+        gap = _gap(count, mean, rate)
+        draw = _Simulator(count, mean, statistic, resamples, seed)
+    else:
+        effective = noise.effective_rows(count)
+        draw = _ClusterSimulator(count, mean, rate, noise, statistic, resamples, seed)
+        gap = _gap(count * effective / count.sum(), mean, rate, draw.rate_variance)
     truth = population or statistic
 
     def along(gap: Floats) -> tuple[Interval, float]:
@@ -83,11 +136,13 @@ def invert(
         spread = draw(chance(_solve(expected, observed))).std()
         # At least five rows' worth, for rows that all agree and show no spread.
         reach = observed + max(
-            4.0 * coupling * float(noise.std()), 4.0 * coupling * float(spread), 5.0 / count.sum()
+            4.0 * coupling * float(chance_values.std()),
+            4.0 * coupling * float(spread),
+            5.0 / effective,
         )
         taus = np.linspace(0.0, _solve(expected, reach), _POINTS)
         errors = np.array([expected(tau) for tau in taus])
-        marks = [np.quantile(noise, wanted)]
+        marks = [np.quantile(chance_values, wanted)]
         marks += [np.quantile(draw(chance(tau)), wanted) for tau in taus[1:]]
         upper, median, lower = np.maximum.accumulate(np.stack(marks), axis=0).T
         upper, lower = (median + coupling * (mark - median) for mark in (upper, lower))
@@ -97,7 +152,7 @@ def invert(
         low = _cross(observed, upper, errors, side="left")
         return Interval(low, max(high, middle), middle), float(errors[-1] / reach)
 
-    noise = draw(np.clip(mean, 0.0, 1.0))
+    chance_values = draw(np.clip(mean, 0.0, 1.0))
     tail = (1.0 - level) / 2.0
     wanted = (1.0 - tail, 0.5, tail)
     forward, share = along(gap)
@@ -116,6 +171,7 @@ def chance_level(
     quantile: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
+    noise: CellNoise | None = None,
 ) -> float:
     """Return the plug-in value that a calibrated model with these confidences has by chance.
 
@@ -125,28 +181,37 @@ def chance_level(
         quantile: The quantile of the simulated values to return.
         resamples: The number of simulated sets.
         seed: The seed of the simulation.
+        noise: As in `invert`.
     """
     cells = totals.detach().cpu().double().numpy()
-    mean = _ratio(cells[..., 1], cells[..., 0])
-    drawn = _Simulator(cells[..., 0], mean, statistic, resamples, seed)(mean)
-    return float(np.quantile(drawn, quantile))
+    count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
+    draw: _Simulator | _ClusterSimulator
+    if noise is None:
+        draw = _Simulator(count, mean, statistic, resamples, seed)
+    else:
+        rate = _ratio(cells[..., 2], count)
+        draw = _ClusterSimulator(count, mean, rate, noise, statistic, resamples, seed)
+    return float(np.quantile(draw(np.clip(mean, 0.0, 1.0)), quantile))
 
 
 def _ratio(total: Floats, count: Floats) -> Floats:
     return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
 
 
-def _gap(count: Floats, mean: Floats, rate: Floats) -> Floats:
+def _gap(count: Floats, mean: Floats, rate: Floats, variance: Floats | None = None) -> Floats:
     """Estimate P(right) − confidence in each cell smoothly: the direction of the path.
 
     The estimate is a logistic recalibration of the cells (two parameters) plus each cell's
     deviation from it, shrunk by the share of that deviation that noise explains. The share is
     estimated over all bins, or, if every class has bins of its own, over the classes of a bin.
+    ``variance`` is that of the rates; None for independent rows.
     """
     full = count > 0
     smooth = np.zeros_like(mean)
     smooth[full] = _logistic(count[full], mean[full], rate[full])
     noise = np.where(full, smooth * (1 - smooth) / np.maximum(count, 1e-300), 0.0)
+    if variance is not None:
+        noise = np.where(full, np.maximum(variance, noise), 0.0)
     rest = np.where(full, rate - smooth, 0.0)
     axis = 0 if count.ndim > 1 else None
     weight = count.sum(axis=axis, keepdims=True)
@@ -205,6 +270,58 @@ class _Simulator:
         drawn = rows * chance[large] + deviation * self.generator.standard_normal(rows.shape)
         right[:, large] = np.clip(np.rint(drawn), 0, rows)
         right[:, ~large] = self.generator.binomial(self.rows[:, ~large], chance[~large])
+        values: Floats = self.statistic(torch.from_numpy(self.totals)).numpy()
+        return values
+
+
+class _ClusterSimulator:
+    """Draw plug-in values at any point of the path with the noise of clusters and weights.
+
+    The noise is drawn once, from a multivariate t with the clusters' degrees of freedom. At a
+    point of the path each cell's noise is scaled as its binomial variance is, from the observed
+    rate to the chance there. Where the clusters show less variance than their mean correlation
+    implies, independent noise makes up for it.
+    """
+
+    def __init__(
+        self,
+        count: Floats,
+        mean: Floats,
+        rate: Floats,
+        noise: CellNoise,
+        statistic: Statistic,
+        resamples: int,
+        seed: int,
+    ) -> None:
+        generator = np.random.default_rng(seed)
+        self.statistic = statistic
+        lines = len(noise.factor)
+        normal = generator.standard_normal((resamples, lines))
+        if noise.degrees < 1000:
+            scale = generator.chisquare(max(noise.degrees, 1.0), size=(resamples, 1))
+            normal *= np.sqrt(max(noise.degrees, 1.0) / scale)
+        flat = noise.factor.reshape(lines, -1)
+        self.drawn = (normal @ flat).reshape(resamples, *count.shape)
+        sizes = np.broadcast_to(count, self.drawn.shape)
+        if noise.sizes is not None:
+            moved = (normal @ noise.sizes.reshape(lines, -1)).reshape(self.drawn.shape)
+            sizes = np.maximum(count + moved, 0.0)
+        self.extra = generator.standard_normal(self.drawn.shape)
+        self.robust, self.least = noise.variance(), noise.least(rate)
+        self.spread = rate * (1 - rate)
+        self.rate_variance = _ratio(np.maximum(self.robust, self.least * self.spread), count**2)
+        self.totals = np.empty((*self.drawn.shape, 3))
+        self.totals[..., 0] = sizes
+        self.totals[..., 1] = sizes * mean
+
+    def __call__(self, chance: Floats) -> Floats:
+        """Draw plug-in values of data whose cells are right with these chances."""
+        spread = chance * (1 - chance)
+        ratio = _ratio(spread, self.spread)
+        missing = np.maximum(self.least * spread - ratio * self.robust, 0.0)
+        sizes = self.totals[..., 0]
+        noisy = np.sqrt(ratio) * self.drawn + np.sqrt(missing) * self.extra
+        self.totals[..., 2] = np.clip(sizes * chance + noisy, 0.0, sizes)
         values: Floats = self.statistic(torch.from_numpy(self.totals)).numpy()
         return values
 

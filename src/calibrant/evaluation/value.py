@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation.curves import Cells
 from calibrant.evaluation.groups.value import Groups
 from calibrant.evaluation.verdict import Verdict
 from calibrant.functional.statistics import wilson
@@ -51,6 +52,11 @@ class Tallies:
     class_correct: Floats  # (K,)
     class_predicted: Floats  # (K,)
     coverage: Floats  # (C, 3): coverage, risk, threshold
+    # (M, 3) of rows with weights or clusters, else None: rows, and the ends of the accuracy's
+    # interval.
+    bin_units: Floats | None = None
+    mass_bin_units: Floats | None = None
+    cells: Cells | None = None  # the rows pooled by the judged probability, for curves
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,13 @@ class Evaluation:
     verdict: Verdict | None = None
     groups: Groups | None = None  # None if evaluate was given no groups
     warnings: tuple[str, ...] = ()  # doubts about the predictions and the groups
+    task: str = "classes"  # "classes", "events" or "multilabel"
+    view: str = "top"  # what is judged: "top", the predicted class, or "events"
+    event: str | None = None  # what the judged probability is the probability of
+    num_clusters: int | None = None  # None if rows are independent
+    weighted: bool = False
+    labels: tuple[Evaluation, ...] = ()  # of each label, where a row has many
+    num_options: tuple[int, int] | None = None  # fewest and most of the questions with options
 
     def __getitem__(self, name: str) -> Figure:
         if name not in self.figures:
@@ -79,12 +92,14 @@ class Evaluation:
     def bins(self) -> pd.DataFrame:
         """Return the reliability diagram in bins of equal width, with intervals and a band."""
         count = len(self.tallies.bins)
-        return _bin_table(self.tallies.bins, np.arange(count + 1) / count, self.level)
+        edges = np.arange(count + 1) / count
+        return _bin_table(self.tallies.bins, edges, self.level, self.tallies.bin_units)
 
     @cached_property
     def mass_bins(self) -> pd.DataFrame:
         """Return the reliability diagram in bins of equal mass."""
-        return _bin_table(self.tallies.mass_bins, self.tallies.mass_edges, self.level)
+        tallies = self.tallies
+        return _bin_table(tallies.mass_bins, tallies.mass_edges, self.level, tallies.mass_bin_units)
 
     @cached_property
     def class_bins(self) -> Floats:
@@ -95,21 +110,26 @@ class Evaluation:
 
     @cached_property
     def classes(self) -> pd.DataFrame:
-        """Return a row per class: how often it is true, predicted and expected, and its errors."""
+        """Return a row per class: how often it is true, predicted and expected, and its errors.
+
+        There are none of many labels a row, as each label has an evaluation of its own, and none
+        of questions with options, which have positions.
+        """
         import pandas as pd
 
+        has_classes = self.task != "multilabel" and self.num_options is None
         cells = self.tallies.class_bins
         rows, losses = self.tallies.class_nll.T
         total = cells[..., 0].sum(1)
         mean_probability = cells[..., 1].sum(1) / total
         frequency = rows / total
         with np.errstate(invalid="ignore", divide="ignore"):
-            return pd.DataFrame(
+            table = pd.DataFrame(
                 {
-                    "index": np.arange(self.num_classes),
-                    "name": list(self.class_names),
-                    "count": rows.astype(np.int64),
-                    "predicted": self.tallies.class_predicted.astype(np.int64),
+                    "index": np.arange(len(rows)),
+                    "name": list(self.class_names) if has_classes else "",
+                    "count": np.rint(rows).astype(np.int64),
+                    "predicted": np.rint(self.tallies.class_predicted).astype(np.int64),
                     "frequency": frequency,
                     "mean_probability": mean_probability,
                     "gap": mean_probability - frequency,
@@ -119,6 +139,7 @@ class Evaluation:
                     "ece": np.abs(cells[..., 1] - cells[..., 2]).sum(1) / total,
                 }
             )
+        return table if has_classes else table.iloc[:0]
 
     @cached_property
     def risk_coverage(self) -> pd.DataFrame:
@@ -146,6 +167,12 @@ class Evaluation:
             "num_ignored": self.num_ignored,
             "num_classes": self.num_classes,
             "kind": self.kind,
+            "task": self.task,
+            "view": self.view,
+            "event": self.event,
+            "num_options": None if self.num_options is None else list(self.num_options),
+            "num_clusters": self.num_clusters,
+            "weighted": self.weighted,
             "class_names": list(self.class_names),
             "warnings": list(self.warnings),
             "verdict": None if self.verdict is None else asdict(self.verdict),
@@ -157,6 +184,8 @@ class Evaluation:
             "risk_coverage": self.risk_coverage.to_dict("list"),
             "settings": self.settings,
         }
+        if self.labels:
+            everything["labels"] = {each.name: each.to_dict() for each in self.labels}
         plain: dict[str, Any] = make_plain(everything)
         return plain
 
@@ -182,8 +211,18 @@ def make_plain(value: Any) -> Any:
     return value
 
 
-def _bin_table(cells: Floats, edges: Floats, level: float) -> pd.DataFrame:
-    """Return the bins with each accuracy's interval and the band of a calibrated model."""
+def _bin_table(
+    cells: Floats, edges: Floats, level: float, units: Floats | None = None
+) -> pd.DataFrame:
+    """Return the bins with each accuracy's interval and the band of a calibrated model.
+
+    Args:
+        cells: Rows, confidence and correctness of each bin; sums of weights if rows have them.
+        edges: The edges of the bins.
+        level: The level of the intervals and of the band.
+        units: Rows, and both ends of the interval, of each bin of weighted or clustered rows. Their
+            band has the width of the interval.
+    """
     import pandas as pd
     from scipy.stats import binom
 
@@ -191,10 +230,16 @@ def _bin_table(cells: Floats, edges: Floats, level: float) -> pd.DataFrame:
     tail = (1 - level) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         mean, accuracy = confidence / count, correct / count
-    accuracy_low, accuracy_high = wilson(accuracy, count, level)
-    whole = np.rint(count)
-    safe, rows = np.clip(np.nan_to_num(mean), 0, 1), np.maximum(whole, 1)
-    band = [np.where(whole > 0, binom.ppf(q, rows, safe) / rows, np.nan) for q in (tail, 1 - tail)]
+    if units is None:
+        whole = np.rint(count)
+        accuracy_low, accuracy_high = wilson(accuracy, count, level)
+        safe, rows = np.clip(np.nan_to_num(mean), 0, 1), np.maximum(whole, 1)
+        ends = (binom.ppf(q, rows, safe) / rows for q in (tail, 1 - tail))
+        band = [np.where(whole > 0, end, np.nan) for end in ends]
+    else:
+        whole, accuracy_low, accuracy_high = units.T
+        ends = (mean + end - accuracy for end in (accuracy_low, accuracy_high))
+        band = [np.clip(end, 0, 1) for end in ends]
     return pd.DataFrame(
         {
             "low": edges[:-1],

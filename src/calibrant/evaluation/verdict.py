@@ -2,32 +2,109 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from calibrant.core.errors import InputError, first
+from calibrant.functional.statistics import holm
 from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.toplabel import binned_error, ks_of_cells
 
 _CELLS = 480  # enough that rows of a cell are nearly equally confident
 _BINS = 15  # of the test
 _SMALL_SAMPLE = 500  # rows
-_LARGE_ERROR = 0.1  # an error that too little data cannot rule out
+_FEWEST = 10  # expected events, or rows without, for a statement on them
+_NAMED = 3  # the most classes or labels a headline names
+_POWER = 3.6  # standard errors between truth and tolerance: 95% level, 90% power on both sides
+
+OFF, HOLDS, UNSURE = "off", "holds", "cannot tell"
+_ROUNDING = 1e-9  # a bound of a gap this near to 0 is 0
+INDEPENDENCE = (
+    "This assumes independent rows. If rows share a patient, document or video, give clusters; "
+    "otherwise results look too certain."
+)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far from the truth probabilities may be and still count as fit for use.
+
+    Args:
+        error: The largest calibration error of the predicted class, and the largest gap between
+            mean confidence and accuracy. Default: 0.05 (ours).
+        ratio: The largest ratio of observed to expected events; the smallest is its inverse.
+            Default: 1.25 (ours).
+        slope: The largest calibration slope of events; the smallest is its inverse. Default:
+            1.25 (ours).
+    """
+
+    error: float = 0.05
+    ratio: float = 1.25
+    slope: float = 1.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error < 1:
+            raise InputError(f"the tolerated error must lie in (0, 1), found {self.error!r}")
+        for name in ("ratio", "slope"):
+            if not 1 < getattr(self, name) < float("inf"):
+                raise InputError(
+                    f"the tolerated {name} must be a finite number above 1, such as 1.25, found "
+                    f"{getattr(self, name)!r}"
+                )
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def within(self, largest: float) -> bool:
+        """Return whether the interval lies in [1/largest, largest]."""
+        return 1 / largest <= self.low and self.high <= largest
+
+
+@dataclass(frozen=True)
+class ClassFinding:
+    """A class, or a label, whose probability is off."""
+
+    name: str
+    fault: str  # "too high", "too low", "too extreme" or "too timid"
+    expected: float  # mean probability
+    observed: float  # frequency
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Whether the probabilities can be believed, in words, and the numbers behind the words."""
 
-    direction: str  # "overconfident", "underconfident" or "neither"
+    # Of classes "overconfident" or "underconfident"; of events "too high", "too low",
+    # "too extreme" or "too timid"; else "neither".
+    direction: str
     headline: str
     sentences: tuple[str, ...]
-    gap: float  # mean confidence − accuracy
+    gap: float  # mean confidence − accuracy; of events mean probability − frequency
     gap_low: float
     gap_high: float
-    p_value: float  # of the hypothesis that the top label is calibrated
+    p_value: float  # of the hypothesis that the probabilities are calibrated; NaN if not tested
     chance_ece: float  # 95% quantile of the ECE that a calibrated model has by chance
+    state: str = UNSURE  # "off", "holds" (within the tolerance) or "cannot tell"
+    tolerance: Tolerance = Tolerance()
+    ratio: Span | None = None  # of events: observed over expected
+    slope: Span | None = None  # of events: the calibration slope
+    classes: tuple[ClassFinding, ...] = ()  # those that are off, worst first
+    rows_needed: int | None = None  # roughly, where rows are too few to tell
+    mean: float = float("nan")  # mean confidence; of events mean probability
+    rate: float = float("nan")  # accuracy; of events frequency
+
+    def with_sentences(self, *sentences: str) -> Verdict:
+        """Return the verdict with more sentences at its end."""
+        return replace(self, sentences=(*self.sentences, *sentences))
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -47,6 +124,16 @@ def format_p_value(p_value: float) -> str:
     return "p\u00a0<\u00a00.001" if p_value <= 0.001 else f"p\u00a0=\u00a0{p_value:.3f}"
 
 
+def round_rows(number: float) -> int:
+    """Round a number of rows up to two digits; at most 10¹⁵."""
+    number = min(number, 1e15)
+    digits = max(0, len(str(int(number))) - 2)
+    return int(-(-number // 10**digits) * 10**digits)
+
+
+# Classes
+
+
 def conclude(
     *,
     num_rows: int,
@@ -60,68 +147,171 @@ def conclude(
     p_value: float,
     chance_ece: float,
     level: float,
+    tolerance: Tolerance | None = None,
+    class_p_value: float | None = None,
+    classes: Sequence[ClassFinding] = (),
+    few_classes: int = 0,
+    num_classes: int = 0,
 ) -> Verdict:
-    """Say whether confidence can be believed, how far it is off, and how certain that is."""
-    sure = p_value < 1 - level
+    """Say whether confidence can be believed, how far it is off, and how certain that is.
+
+    The predicted class and the classes share alpha evenly if the classes are tested.
+
+    Args:
+        num_rows: The number of rows.
+        accuracy: The share of rows that are right.
+        gap: Mean confidence less accuracy.
+        gap_low: The lower end of its interval.
+        gap_high: The upper end.
+        ece: The calibration error of the predicted class.
+        ece_low: The lower end of its interval.
+        ece_high: The upper end.
+        p_value: Of the test of the predicted class; NaN if nothing was tested.
+        chance_ece: The error that chance explains.
+        level: The confidence level.
+        tolerance: What still counts as fit for use; the default one if None.
+        class_p_value: The smallest corrected p-value of a class; None if classes are not tested.
+        classes: The classes that are off, worst first.
+        few_classes: The number of classes with too few expected rows.
+        num_classes: The number of classes.
+    """
+    allowed = tolerance or Tolerance()
     confidence = accuracy + gap
-    if sure and gap_low > 0:
+    top, by_class = p_value, 1.0
+    if class_p_value is not None:
+        top, by_class = min(1.0, 2 * p_value), min(1.0, 2 * class_p_value)
+    top_off, class_off = top < 1 - level, by_class < 1 - level and bool(classes)
+    direction = "neither"
+    if top_off and gap_low > 0:
         direction = "overconfident"
-    elif sure and gap_high < 0:
+    elif top_off and gap_high < 0:
         direction = "underconfident"
-    else:
-        direction = "neither"
+    widest = max(ece_high, abs(gap_low), abs(gap_high))
+    tested = p_value == p_value
+    state = OFF if top_off or class_off else HOLDS if widest <= allowed.error else UNSURE
+    state = state if tested else UNSURE
+    smallest = min(top, by_class)
+    lines = [
+        _describe_size(gap, gap_low, gap_high, ece_low, ece_high, level),
+        _describe_certainty(state == OFF, smallest, num_rows, tested=tested),
+        _describe_sample(num_rows, chance_ece, ece, ece_high),
+    ]
+    if class_off:
+        lines.append(f"Class by class: {_list_classes(classes)}.")
+    elif class_p_value is not None and tested:
+        few = f"; {few_classes} of {num_classes:,} have under ten expected rows, which say little"
+        lines.append(f"Class by class, nothing was found to be off{few * bool(few_classes)}.")
     return Verdict(
         direction=direction,
         headline=_write_headline(
-            direction, sure, gap, confidence, accuracy, ece_high, leans=gap_low * gap_high > 0
+            state,
+            direction,
+            gap,
+            confidence,
+            accuracy,
+            widest,
+            allowed,
+            classes=classes if class_off else (),
+            top_off=top_off,
+            leans=gap_low > _ROUNDING or gap_high < -_ROUNDING,
+            tested=tested,
         ),
-        sentences=(
-            _describe_size(gap, gap_low, gap_high, ece_low, ece_high, level),
-            _describe_certainty(sure, p_value, num_rows),
-            _describe_sample(num_rows, chance_ece, ece, ece_high),
-        ),
+        sentences=tuple(lines),
         gap=gap,
         gap_low=gap_low,
         gap_high=gap_high,
-        p_value=p_value,
+        p_value=smallest if tested else float("nan"),
         chance_ece=chance_ece,
+        state=state,
+        tolerance=allowed,
+        classes=tuple(classes) if class_off else (),
+        rows_needed=round_rows(num_rows * (widest / allowed.error) ** 2)
+        if state == UNSURE and tested
+        else None,
+        mean=confidence,
+        rate=accuracy,
     )
+
+
+def _list_classes(classes: Sequence[ClassFinding], kind: str = "class") -> str:
+    """Describe the worst classes; if only slopes are off, name the classes alone."""
+    faults = {each.fault for each in classes}
+    if len(classes) > 1 and len(faults) == 1 and faults <= {"too extreme", "too timid"}:
+        many = {"class": "classes"}.get(kind, f"{kind}s")
+        return (
+            f"the probabilities of {len(classes):,} {many} are {faults.pop()} "
+            f"({first(each.name for each in classes)})"
+        )
+    named = [_describe_class(each, kind) for each in classes[:_NAMED]]
+    more = len(classes) - _NAMED
+    rest = "" if more <= 0 else "; 1 more is off" if more == 1 else f"; {more:,} more are off"
+    return "; ".join(named) + rest
+
+
+def _describe_class(finding: ClassFinding, kind: str) -> str:
+    text = (
+        f"{kind} {finding.name} is given {percent(finding.expected)} on average and occurs in "
+        f"{percent(finding.observed)} of rows"
+    )
+    if finding.fault in ("too extreme", "too timid"):
+        return f"{text}, but its probabilities are {finding.fault}"
+    return text
 
 
 def _write_headline(
+    state: str,
     direction: str,
-    sure: bool,
     gap: float,
     confidence: float,
     accuracy: float,
-    high: float,
+    widest: float,
+    tolerance: Tolerance,
     *,
+    classes: Sequence[ClassFinding],
+    top_off: bool,
     leans: bool,
+    tested: bool,
 ) -> str:
-    if direction == "neither":
-        if sure:
-            return (
-                "Neither over- nor underconfident on average, but confidence and accuracy "
-                "part ways in places."
-            )
+    within = (
+        f"confidence matches accuracy to within {percent(tolerance.error)}, the stated tolerance"
+    )
+    average = (
+        f"on average it is {percent(confidence)} sure and right {percent(accuracy)} of the time"
+    )
+    if not tested:
+        return f"Cannot tell: too few clusters to test anything; {average}."
+    if state == HOLDS:
+        if leans:
+            return f"Within the tolerance of {percent(tolerance.error)}: {average}."
+        return f"No miscalibration was found, and {within}."
+    if state == UNSURE:
         if leans:
             more = "more" if gap > 0 else "less"
             return (
-                f"Not settled: on average it is {percent(confidence)} sure and right "
-                f"{percent(accuracy)} of the time, {more} sure than chance explains, but bin by "
-                "bin chance could explain what is seen."
+                f"Cannot tell: {average}, {more} sure than chance explains, but bin by bin "
+                "chance could explain what is seen."
             )
-        if high >= _LARGE_ERROR:
-            return (
-                "Too little data to tell: no miscalibration was found, but an error of up to "
-                f"{percent(high)} could hide in it."
-            )
-        return "No miscalibration was found: confidence matches accuracy as far as this data shows."
-    size = "slightly " if high < 0.01 else "strongly " if abs(gap) >= 0.1 else ""
-    return (
-        f"This classifier is {size}{direction}: on average it is {percent(confidence)} sure "
-        f"and right {percent(accuracy)} of the time."
-    )
+        return (
+            "Cannot tell, for too little data: no miscalibration was found, but an error of up to "
+            f"{percent(widest)} could hide in it; the stated tolerance is "
+            f"{percent(tolerance.error)}."
+        )
+    if not top_off:
+        rest = "" if len(classes) == 1 else f" ({len(classes):,} classes are off)"
+        return f"Off by class: {_describe_class(classes[0], 'class')}{rest}."
+    if direction == "neither":
+        return (
+            "Neither over- nor underconfident on average, but confidence and accuracy "
+            "part ways in places."
+        )
+    size = "slightly " if widest < 0.01 else "strongly " if abs(gap) >= 0.1 else ""
+    # Many rows show even small faults: the headline names a class only if it is far off.
+    low, high = 1 / tolerance.ratio, tolerance.ratio
+    wrong = [
+        each for each in classes if not low <= each.observed / max(each.expected, 1e-300) <= high
+    ]
+    worst = f" Worst class: {_describe_class(wrong[0], 'class')}." if wrong else ""
+    return f"This classifier is {size}{direction}: {average}.{worst}"
 
 
 def _describe_size(
@@ -143,15 +333,20 @@ def _describe_size(
     )
 
 
-def _describe_certainty(sure: bool, p_value: float, num_rows: int) -> str:
+def _describe_certainty(sure: bool, p_value: float, num_rows: int, *, tested: bool = True) -> str:
+    if not tested:
+        return (
+            "Nothing is tested: rows of a cluster are alike, and with fewer than ten clusters no "
+            "test is reliable."
+        )
     if sure:
         return (
-            f"Were it perfectly calibrated, {format_rows(num_rows)} would hardly look like this "
-            f"({format_p_value(p_value)})."
+            f"Chance does not explain this: {format_rows(num_rows)} of a calibrated model would "
+            f"hardly look so ({format_p_value(p_value)})."
         )
     return (
-        f"A perfectly calibrated classifier could well look like this ({format_p_value(p_value)}); "
-        "that is absence of evidence, and not proof of calibration."
+        f"Chance could explain what is seen ({format_p_value(p_value)}); that does not prove "
+        "calibration."
     )
 
 
@@ -167,6 +362,306 @@ def _describe_sample(num_rows: int, chance_ece: float, value: float, high: float
             f"{percent(high)}: collect more before relying on this."
         )
     return text
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where on the scale events are furthest from what is said."""
+
+    low: float
+    high: float
+    count: int
+    mean: float
+    rate: float
+
+
+def conclude_events(
+    *,
+    event: str,
+    num_rows: int,
+    num_events: int,
+    mean: float,
+    gap: Span,
+    ratio: Span | None,
+    slope: Span | None,
+    error: Span,
+    p_total: float,
+    p_slope: float | None,
+    p_local: float,
+    place: Place | None,
+    chance_ece: float,
+    level: float,
+    tolerance: Tolerance | None = None,
+    expected: float,
+) -> Verdict:
+    """Say whether the probability of an event can be believed: its total, its slope, its places.
+
+    The test of the total gets half of alpha; those of the slope and of the places share the rest.
+
+    Args:
+        event: What may happen.
+        num_rows: The number of rows.
+        num_events: The number of events.
+        mean: The mean probability.
+        gap: Mean probability less frequency.
+        ratio: Observed over expected events; None if none are expected.
+        slope: The calibration slope; None if it is not defined.
+        error: The calibration error, bin by bin.
+        p_total: Of the test of the total; NaN if nothing was tested.
+        p_slope: Of the test of the slope; None if it was not tested.
+        p_local: Of the test along the scale.
+        place: Where along the scale it is furthest off.
+        chance_ece: The calibration error that chance explains.
+        level: The confidence level.
+        tolerance: What still counts as fit for use; the default one if None.
+        expected: The unweighted number of events, or of rows without if fewer, that are expected.
+    """
+    allowed = tolerance or Tolerance()
+    tested = p_total == p_total
+    alpha = 1 - level
+    shares = {"total": min(1.0, 2 * p_total), "local": min(1.0, 4 * p_local)}
+    if p_slope is not None:
+        shares["slope"] = min(1.0, 4 * p_slope)
+    p_value = min(shares.values()) if tested else float("nan")
+    direction = "neither"
+    total_off = tested and shares["total"] < alpha
+    slope_off = tested and shares.get("slope", 1.0) < alpha and slope is not None
+    if slope_off and slope is not None and not (total_off and _is_total_worse(ratio, slope)):
+        direction = "too extreme" if slope.value < 1 else "too timid"
+    elif total_off:
+        direction = "too high" if gap.value > 0 else "too low"
+    inside = ratio is not None and ratio.within(allowed.ratio)
+    inside = inside and slope is not None and slope.within(allowed.slope)
+    if tested and p_value < alpha:
+        state = OFF
+    elif tested and inside and expected >= _FEWEST:
+        state = HOLDS
+    else:
+        state = UNSURE
+    rate = mean - gap.value
+    needed = None
+    if state == UNSURE and tested:
+        needed = _count_needed(num_rows, num_events, mean, ratio, slope, allowed)
+    lines = [_describe_ratio(event, num_rows, num_events, mean, rate, ratio, level)]
+    if slope is not None:
+        lines.append(_describe_slope(slope, level))
+    else:
+        lines.append("The calibration slope is not defined on these rows.")
+    lines.append(
+        f"Bin by bin, the true calibration error lies between {percent(error.low)} and "
+        f"{percent(error.high)}; a calibrated model would show up to {percent(chance_ece)} by "
+        f"chance, this one shows {percent(error.value)}."
+    )
+    if place is not None and tested and shares["local"] < alpha:
+        lines.append(
+            f"It is furthest off between {percent(place.low)} and {percent(place.high)}: there it "
+            f"says {percent(place.mean)} on average, and {_say_rate(event, place.rate)} "
+            f"of {format_rows(place.count)}."
+        )
+    lines.append(_describe_certainty(state == OFF, p_value, num_rows, tested=tested))
+    lines.append(_describe_tolerance(state, allowed, inside=inside, needed=needed, rows=num_rows))
+    return Verdict(
+        direction=direction,
+        headline=_write_event_headline(
+            state, direction, event, mean, rate, ratio, slope, expected, num_rows, tested
+        ),
+        sentences=tuple(lines),
+        gap=gap.value,
+        gap_low=gap.low,
+        gap_high=gap.high,
+        p_value=p_value,
+        chance_ece=chance_ece,
+        state=state,
+        tolerance=allowed,
+        ratio=ratio,
+        slope=slope,
+        rows_needed=needed,
+        mean=mean,
+        rate=rate,
+    )
+
+
+def _say_rate(event: str, rate: float) -> str:
+    """Say in how many rows the event happens."""
+    subject = {"correct": "it is right", "label": "a label is true"}.get(event, f"{event} happens")
+    return f"{subject} in {percent(rate)}"
+
+
+def _is_total_worse(ratio: Span | None, slope: Span) -> bool:
+    """Return whether the total is further off than the slope, both as ratios."""
+    if ratio is None or ratio.value <= 0:
+        return True
+    return bool(abs(np.log(ratio.value)) >= abs(np.log(max(slope.value, 0.1))))
+
+
+def _write_event_headline(
+    state: str,
+    direction: str,
+    event: str,
+    mean: float,
+    rate: float,
+    ratio: Span | None,
+    slope: Span | None,
+    expected: float,
+    num_rows: int,
+    tested: bool,
+) -> str:
+    average = f"it says {percent(mean)} on average, and {_say_rate(event, rate)} of rows"
+    if not tested:
+        return f"Cannot tell: too few clusters to test anything; {average}."
+    if state == HOLDS:
+        return f"No miscalibration was found, and it holds within the tolerance: {average}."
+    if state == UNSURE:
+        if expected < _FEWEST:
+            few = f"{format_rows(num_rows)} with {expected:.1f} expected of the rarer outcome"
+            return f"Cannot tell: {few} are too few; {average}."
+        return f"Cannot tell, for too little data: no miscalibration was found; {average}."
+    if direction in ("too high", "too low"):
+        return f"The probabilities are {direction}: {average}."
+    if slope is not None and direction != "neither":
+        what = "high ones too high, low ones too low"
+        if direction == "too timid":
+            what = "high ones too low, low ones too high"
+        return f"The probabilities are {direction} ({what}; slope {slope.value:.2f}): {average}."
+    return f"The probabilities are off in places, though {average}."
+
+
+_NAMES = {"correct": "are right", "label": "are true"}  # of events that are no nouns
+
+
+def _describe_ratio(
+    event: str,
+    num_rows: int,
+    num_events: int,
+    mean: float,
+    rate: float,
+    ratio: Span | None,
+    level: float,
+) -> str:
+    what = _NAMES.get(event, f"are events of {event}")
+    text = (
+        f"Of {format_rows(num_rows)}, {num_events:,} {what}: frequency "
+        f"{percent(rate)}, mean probability {percent(mean)}"
+    )
+    if ratio is None:
+        return f"{text}."
+    return (
+        f"{text}; observed over expected is {ratio.value:.3g} ({level:.0%} interval "
+        f"{ratio.low:.3g} to {ratio.high:.3g})."
+    )
+
+
+def _describe_slope(slope: Span, level: float) -> str:
+    meaning = "1 is right"
+    if slope.high < 1:
+        meaning = "below 1: too extreme"
+    elif slope.low > 1:
+        meaning = "above 1: too timid"
+    return (
+        f"The calibration slope is {slope.value:.2f} ({level:.0%} interval {slope.low:.2f} to "
+        f"{slope.high:.2f}; {meaning})."
+    )
+
+
+def _describe_tolerance(
+    state: str, tolerance: Tolerance, *, inside: bool, needed: int | None, rows: int
+) -> str:
+    text = (
+        f"Tolerance: observed over expected from {1 / tolerance.ratio:.3g} to "
+        f"{tolerance.ratio:.3g}, slope from {1 / tolerance.slope:.3g} to {tolerance.slope:.3g}"
+    )
+    if state == HOLDS:
+        return f"{text}; both intervals lie inside it."
+    if state == OFF and inside:
+        return f"{text}; total and slope lie inside it."
+    if needed is not None and needed > rows:
+        return f"{text}; about {needed:,} rows like these would show whether it holds."
+    return f"{text}; the intervals reach beyond it."
+
+
+def _count_needed(
+    num_rows: int,
+    num_events: int,
+    mean: float,
+    ratio: Span | None,
+    slope: Span | None,
+    tolerance: Tolerance,
+) -> int | None:
+    """Estimate how many rows like these would show that the tolerance is kept, if it is."""
+    if mean <= 0 or mean >= 1:
+        return None
+    # ln of observed over expected varies by (1 − p̄)/(N p̄) at least, if rows are independent.
+    errors = [((1 - mean) / (num_rows * mean)) ** 0.5 / np.log(tolerance.ratio)]
+    if ratio is not None and ratio.low > 0 and num_events >= _FEWEST:
+        errors.append(np.log(ratio.high / ratio.low) / 3.92 / np.log(tolerance.ratio))
+    if slope is not None and np.isfinite(slope.high - slope.low):
+        errors.append((slope.high - slope.low) / 3.92 / (1 - 1 / tolerance.slope))
+    return round_rows(num_rows * (_POWER * max(errors)) ** 2)
+
+
+# Many labels
+
+
+def add_labels(pooled: Verdict, labels: Sequence[tuple[str, Verdict]], *, level: float) -> Verdict:
+    """Return the verdict of pooled labels with those of each label, corrected for their number.
+
+    Half of alpha goes to the pooled labels, half to the single ones.
+
+    Args:
+        pooled: The verdict of all labels together.
+        labels: The name and the verdict of each label.
+        level: The confidence level.
+    """
+    tested = [(name, each) for name, each in labels if each.p_value == each.p_value]
+    corrected = holm([each.p_value for _, each in tested])
+    by_label = [min(1.0, 2 * p) for p in corrected if p is not None]
+    off = [
+        ClassFinding(name, each.direction, each.mean, each.rate)
+        for p, (name, each) in zip(by_label, tested, strict=True)
+        if p < 1 - level
+    ]
+    classes = tuple(sorted(off, key=lambda label: -abs(label.expected - label.observed)))
+    pooled_p = min(1.0, 2 * pooled.p_value) if pooled.p_value == pooled.p_value else pooled.p_value
+    pooled_off = pooled_p < 1 - level
+    state = pooled.state
+    if classes or pooled_off:
+        state = OFF
+    elif pooled.state == OFF:
+        state = UNSURE  # significant alone, but not with its share of alpha
+    unsure = sum(each.state == UNSURE for _, each in labels)
+    if state == HOLDS and unsure:
+        sentence = (
+            f"Label by label, nothing was found to be off; {unsure} have too few rows to tell."
+        )
+    elif classes:
+        sentence = f"Label by label: {_list_classes(classes, 'label')}."
+    else:
+        sentence = "Label by label, nothing was found to be off."
+    headline = pooled.headline
+    if classes:
+        label = _describe_class(classes[0], "label")
+        headline = f"{headline} And {label}." if pooled_off else f"Off by label: {label}."
+    elif state == UNSURE and pooled.state == OFF:
+        headline = f"Cannot tell, for too little data. {headline}"
+    p_value = min([pooled_p, *by_label]) if by_label else pooled_p
+    # The pooled test alone is not the verdict: its sentence gives way to that of all tests.
+    openings = ("Chance could explain", "Chance does not explain")
+    kept = [text for text in pooled.sentences if not text.startswith(openings)]
+    tests = (
+        f"Pooled and label by label, corrected for the number of tests: {format_p_value(p_value)}."
+    )
+    return replace(
+        pooled,
+        headline=headline,
+        sentences=(*kept, *([tests] if p_value == p_value else []), sentence),
+        state=state,
+        direction=pooled.direction if pooled_off else "neither",
+        classes=classes,
+        p_value=p_value,
+    )
 
 
 def calibration_test(state: RankState, *, resamples: int = 1000, seed: int = 0) -> float:

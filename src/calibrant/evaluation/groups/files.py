@@ -17,10 +17,10 @@ from calibrant.functional.arrays import as_numpy
 from calibrant.predictions import Predictions
 from calibrant.predictions.files import check_file, explain_read_errors
 from calibrant.predictions.read import load_npy
-from calibrant.predictions.tables import open_table
+from calibrant.predictions.tables import find_ending, open_table
 
 MOST_GROUPS = 1_000
-ENDINGS = (".csv", ".parquet", ".arrow", ".feather", ".npy", ".npz")
+ENDINGS = (".csv", ".csv.gz", ".jsonl", ".parquet", ".arrow", ".feather", ".npy", ".npz")
 _IDS = ("id", "ids")
 _NOT_GROUPS = (*_IDS, "", "Unnamed: 0", "__index_level_0__")  # the last three: pandas' row numbers
 _MISSING = ("", "nan", "nat", "<na>")  # a missing value as NumPy and pandas write it in text
@@ -48,7 +48,7 @@ class GroupColumn(NamedTuple):
 def read_groups(
     path: str | os.PathLike[str], column: str | None = None, id_column: str | None = None
 ) -> GroupColumn:
-    """Read one value for each row from a .csv, .parquet, .arrow, .feather, .npy or .npz file.
+    """Read one value for each row from a table, or an .npy or .npz file.
 
     Args:
         path: The file. The first line of a .csv names its columns; its values are text.
@@ -58,7 +58,7 @@ def read_groups(
     """
     file = check_file(path, ENDINGS)
     with explain_read_errors(file):
-        ending = file.suffix.lower()
+        ending = find_ending(file)
         if ending == ".npy":
             if column is not None or id_column is not None:
                 option = "--group-column (column=)" if column else "--id-column (id_column=)"
@@ -72,6 +72,7 @@ def read_groups(
                 return GroupColumn(title, arrays[title], arrays[ids] if ids else None, file)
         table = open_table(file)
         title, ids = _choose_columns(table.names, column, id_column)
+        table.kinds.update(dict.fromkeys((title, ids or title), "text"))
         _, columns = table.columns([title, ids] if ids else [title])
         if title not in columns:
             raise InputError("the table is empty: no groups")
@@ -133,10 +134,13 @@ def check_groups(groups: Any, predictions: Predictions, title: str | None = None
     """Check that there is a value for each row (or image), none missing, at least two different.
 
     Args:
-        groups: A column of `read_groups`, a Series, or any array or sequence.
+        groups: A column of `read_groups`, a Series, or any array or sequence; checked groups are
+            returned as they are.
         predictions: The predictions whose rows are grouped.
         title: What the values are; the name of the column or Series if None.
     """
+    if isinstance(groups, GroupValues):
+        return groups
     column = groups if isinstance(groups, GroupColumn) else GroupColumn(_get_name(groups), groups)
     values = column.values
     values = as_numpy(values) if isinstance(values, torch.Tensor) else np.asarray(values)

@@ -1,14 +1,19 @@
-"""Compute the figures of every group, and judge which groups are over- or underconfident.
+"""Compute the figures of every group, and judge in which groups probabilities are off.
 
-A group is judged by its mean gap, confidence − accuracy. If the confidences are right, each row
-is wrong with a known chance, and the number of wrong rows has an exact distribution
-(`poisson_binomial`), which gives the test for any number of rows. Pixels of one image are alike,
-so dense predictions are tested on the gaps of whole images (Student's t). Holm's correction
-accounts for the number of groups.
+A group is judged by its mean gap: confidence − accuracy, or mean probability − frequency of
+events. If the probabilities are right, each row is wrong with a known chance, and the number of
+wrong rows has an exact distribution (`poisson_binomial`), which gives the test for any number
+of rows; Holm's correction accounts for the number of groups.
+
+Rows with weights, or in clusters (pixels of one image, too), are judged by the signs of whole
+clusters (`clustered.sign_flip_tests`). The corrected p-values are those of the largest sum of
+all groups, so they account for clusters that lie in several groups. A group with fewer than
+ten clusters is not tested.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,21 +21,36 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrant.evaluation.clustered import (
+    FEWEST_CLUSTERS,
+    find_inflation,
+    gap_interval,
+    independent_total_test,
+    influence_interval,
+    make_cell_noise,
+    proportion_interval,
+    sign_flip_tests,
+)
 from calibrant.evaluation.groups.files import GroupValues
 from calibrant.evaluation.groups.poisson_binomial import error_count_tails
 from calibrant.evaluation.groups.value import (
     COULD_HIDE,
+    FACTOR_COULD_HIDE,
     FEW,
+    FEW_EVENTS,
     FEWEST,
     OVER,
+    TOO_HIGH,
+    TOO_LOW,
     UNDER,
     UNSHOWN,
     UNTESTED,
+    UNTESTED_CLUSTERS,
     UNTESTED_IMAGES,
     Group,
     Groups,
 )
-from calibrant.evaluation.intervals import Plan
+from calibrant.evaluation.intervals import Plan, Units
 from calibrant.evaluation.inversion import chance_level, invert
 from calibrant.functional.arrays import as_numpy
 from calibrant.functional.binning import bin_index, bin_sums
@@ -43,9 +63,11 @@ from calibrant.metrics.toplabel import binned_error
 from calibrant.predictions import Predictions
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
 
 _FEW_OF_A_KIND = 10  # right or wrong rows; the spread of fewer is unreliable
 _DRAWS = 20_000  # resamples of all groups together
+_MOST_CLUSTERS = 4096  # whose signs are flipped
 
 
 def judge_groups(
@@ -56,6 +78,8 @@ def judge_groups(
     *,
     num_bins: int,
     plan: Plan | None,
+    units: Units | None = None,
+    event: str | None = None,
 ) -> Groups:
     """Compute every group's figures from the rows of one pass, and judge the groups.
 
@@ -66,39 +90,66 @@ def judge_groups(
         nll: Their negative log-likelihoods.
         num_bins: The number of bins of ECE.
         plan: The level, resamples and seed of the intervals; None judges no group.
+        units: Weights and clusters of the rows that are not ignored; if None, rows count the
+            same, and each image of dense predictions is a cluster.
+        event: What may happen, if rows are judged as events; None for the predicted class.
     """
-    labels = as_numpy(predictions.labels)
-    units = np.repeat(np.arange(len(labels)), int(np.prod(labels.shape[1:])))
-    counted = labels.reshape(-1) != predictions.ignore_index
-    units = units[counted] if predictions.ignore_index is not None else units
-    home = values.codes[units]
+    labels = as_numpy(predictions.known_labels)
+    row = np.repeat(np.arange(len(labels)), int(np.prod(labels.shape[1:])))
+    if predictions.ignore_index is not None:
+        row = row[labels.reshape(-1) != predictions.ignore_index]
+    if units is None:
+        units = Units(None, row if predictions.is_dense else None)
+    home = values.codes[row]
     confidence = ranks.concatenate("scores").cpu().double()
     wrong = ranks.concatenate("losses").cpu()
     loss = nll.concatenate("rows").cpu().numpy()
     number = len(values.names)
     place = torch.from_numpy(home) * num_bins + bin_index(confidence, num_bins)
-    weights = (None, confidence, ~wrong)
-    sums = [bin_sums(place, number * num_bins, weight) for weight in weights]
+    parts: list[torch.Tensor | None] = [None, confidence, ~wrong]
+    if units.weights is not None:
+        each = torch.from_numpy(units.weights)
+        parts = [each, each * confidence, each * ~wrong]
+    sums = [bin_sums(place, number * num_bins, part) for part in parts]
     cells = torch.stack([total.double() for total in sums], dim=-1).view(number, num_bins, 3)
     order = np.argsort(home, kind="stable")
     bounds = np.searchsorted(home[order], np.arange(number + 1))
-    groups = []
-    for code, value in enumerate(values.names):
+    rows = []
+    for code in range(number):
         mine = order[bounds[code] : bounds[code + 1]]
-        rows = _GroupRows(
-            confidence.numpy()[mine],
-            wrong.numpy()[mine],
-            units[mine] if predictions.is_dense else None,
-            cells[code],
+        rows.append(
+            _GroupRows(
+                confidence.numpy()[mine],
+                wrong.numpy()[mine],
+                cells[code],
+                units.take(mine),
+                event,
+                loss[mine],
+            )
         )
-        group = rows.compute_figures(value, float(loss[mine].mean()) if len(mine) else np.nan)
-        if plan is not None and len(mine):
-            group = rows.add_intervals(group, plan, number)
-        groups.append(group)
+    groups = [each.compute_figures(name) for name, each in zip(values.names, rows, strict=True)]
+    unit = "row" if units.clusters is None else "cluster"
+    if predictions.is_dense and predictions.clusters is None:
+        unit = "image"
     if plan is None:
-        return Groups(values.title, tuple(groups), 0.95)
-    groups = _add_findings(groups, plan, UNTESTED_IMAGES if predictions.is_dense else UNTESTED)
-    return Groups(values.title, tuple(groups), plan.level)
+        return Groups(values.title, tuple(groups), 0.95, event, unit)
+    groups = [
+        each.add_intervals(group, plan, number) if len(each.wrong) else group
+        for group, each in zip(groups, rows, strict=True)
+    ]
+    if units.plain:
+        adjusted = holm([group.p_value for group in groups])
+        groups = [replace(group, p_adjusted=p) for group, p in zip(groups, adjusted, strict=True)]
+    else:
+        residual = (~wrong).numpy() - confidence.numpy()
+        groups = _test_by_signs(groups, rows, home, residual, units, plan)
+    untested = {"image": UNTESTED_IMAGES, "cluster": UNTESTED_CLUSTERS}.get(unit, UNTESTED)
+    groups = [
+        replace(group, finding=_choose_finding(group, plan.level, event, untested))
+        for group in groups
+    ]
+    correction = "Holm" if units.plain else "maxT"
+    return Groups(values.title, tuple(groups), plan.level, event, unit, correction)
 
 
 class _GroupRows:
@@ -108,38 +159,77 @@ class _GroupRows:
         self,
         confidence: Floats,
         wrong: NDArray[np.bool_],
-        images: NDArray[np.int64] | None,
         cells: torch.Tensor,
+        units: Units,
+        event: str | None,
+        loss: Floats,
     ) -> None:
         self.confidence, self.wrong, self.cells = confidence, wrong, cells
-        self.images = images
+        self.units, self.event, self.loss = units, event, loss
         self.gaps = confidence - ~wrong
-        self.units = len(wrong) if images is None else len(np.unique(images))
+        clusters = units.clusters
+        self.num_units = len(wrong) if clusters is None else len(np.unique(clusters))
+        self.how: dict[str, Any] = {"weights": units.weights, "clusters": clusters}
 
-    def compute_figures(self, value: str, nll: float) -> Group:
+    @property
+    def can_be_tested(self) -> bool:
+        """Return whether there are enough rows and enough clusters for a test."""
+        fewest = FEWEST if self.units.clusters is None else FEWEST_CLUSTERS
+        return len(self.wrong) >= FEWEST and self.num_units >= fewest
+
+    def compute_figures(self, value: str) -> Group:
         """Compute the group's figures without intervals."""
+        nan = float("nan")
         if not len(self.wrong):
-            nan = float("nan")
             return Group(value, 0, 0, nan, nan, nan, nan, nan, nan)
-        ranked = rank(torch.from_numpy(self.confidence), torch.from_numpy(self.wrong))
+        accuracy, confidence, gap, nll = (
+            self._mean(each) for each in (~self.wrong, self.confidence, self.gaps, self.loss)
+        )
+        aurc = ratio = nan
+        if self.event in (None, "correct"):
+            weights = self.units.weights
+            each = () if weights is None else (torch.from_numpy(weights),)
+            ranked = rank(torch.from_numpy(self.confidence), torch.from_numpy(self.wrong), *each)
+            aurc = float(weighted_risk(ranked, "empirical"))
+        if self.event is not None and confidence > 0:
+            ratio = accuracy / confidence
         return Group(
             value=value,
             num_rows=len(self.wrong),
-            num_units=self.units,
-            accuracy=float((~self.wrong).mean()),
-            confidence=float(self.confidence.mean()),
-            gap=float(self.gaps.mean()),
+            num_units=self.num_units,
+            accuracy=accuracy,
+            confidence=confidence,
+            gap=gap,
             ece=float(binned_error(self.cells)),
             nll=nll,
-            aurc=float(weighted_risk(ranked, "empirical")),
+            aurc=aurc,
+            ratio=None if self.event is None else ratio,
         )
 
+    def _mean(self, values: Any) -> float:
+        if self.units.weights is None:
+            return float(values.mean())
+        return float(np.average(values, weights=self.units.weights))
+
     def add_intervals(self, group: Group, plan: Plan, number: int) -> Group:
-        """Return the group with intervals, and with a p-value if it has enough rows."""
+        """Return the group with intervals, and with a p-value if its rows are plain and enough."""
         draws = max(100, min(plan.resamples, _DRAWS // number))
         how: dict[str, Any] = {"resamples": draws, "seed": plan.seed}
+        if not self.units.plain:
+            home = bin_index(torch.from_numpy(self.confidence), len(self.cells)).numpy()
+            shape = (len(self.cells),)
+            how["noise"] = make_cell_noise(home, -self.gaps, shape, seed=plan.seed, **self.how)
         error = invert(self.cells, binned_error, level=plan.level, **how)
-        low, high, p_value = self._test_gap(plan.level)
+        if self.event is None and self.units.plain:
+            low, high = self._bound_gap(plan.level)
+        else:
+            found = gap_interval(self.confidence, ~self.wrong, level=plan.level, **self.how)
+            low, high = found.low, found.high
+        ratio_low, ratio_high = self._bound_ratio(plan.level)
+        p_value = None
+        if self.units.plain and self.can_be_tested:
+            chance = 1 - np.clip(self.confidence, 0, 1)
+            p_value = min(1.0, 2 * min(error_count_tails(chance, int(self.wrong.sum()))))
         widest = max(abs(low), abs(high)) if self._few_of_a_kind else 0.0
         return replace(
             group,
@@ -148,7 +238,9 @@ class _GroupRows:
             ece_low=error.low,
             ece_high=max(error.high, widest),
             chance_ece=chance_level(self.cells, binned_error, **how),
-            p_value=p_value if self.units >= FEWEST else None,
+            p_value=p_value,
+            ratio_low=ratio_low,
+            ratio_high=ratio_high,
         )
 
     @property
@@ -156,60 +248,108 @@ class _GroupRows:
         wrong = int(self.wrong.sum())
         return min(wrong, len(self.wrong) - wrong) < _FEW_OF_A_KIND
 
-    def _test_gap(self, level: float) -> tuple[float, float, float]:
-        """Return (low, high, p-value) of the mean gap."""
-        low, high, p_value = self._test_units(level)
-        if self.images is None:
-            below, above = error_count_tails(
-                1 - np.clip(self.confidence, 0, 1), int(self.wrong.sum())
-            )
-            p_value = min(1.0, 2 * min(below, above))
-        if self._few_of_a_kind:
-            count, rate = np.array([float(self.units)]), np.array([(~self.wrong).mean()])
-            mean = float(self.confidence.mean())
-            least, most = (float(end[0]) for end in wilson(rate, count, level))
-            low, high = min(low, mean - most), max(high, mean - least)
-        return low, high, p_value
-
-    def _test_units(self, level: float) -> tuple[float, float, float]:
-        """Test the mean gap over units, rows or images, by Student's t (a ratio of sums)."""
+    def _bound_gap(self, level: float) -> tuple[float, float]:
+        """Return the interval of the mean gap of plain rows, by Student's t."""
         from scipy.stats import t as student
 
-        mean = float(self.gaps.mean())
-        if self.units < 2:
-            return -1.0, 1.0, 1.0
-        sums, sizes = self.gaps, np.ones_like(self.gaps)
-        if self.images is not None:
-            _, home = np.unique(self.images, return_inverse=True)
-            sums = np.bincount(home, self.gaps).astype(np.float64)
-            sizes = np.bincount(home).astype(np.float64)
-        rest = sums - mean * sizes
-        spread = float(np.sqrt(self.units / (self.units - 1) * (rest**2).sum()) / sizes.sum())
-        half = float(student.ppf(0.5 + level / 2, self.units - 1)) * spread
-        p_value = 2 * float(student.sf(abs(mean) / max(spread, 1e-300), self.units - 1))
-        return max(mean - half, -1.0), min(mean + half, 1.0), 1.0 if mean == 0 else p_value
+        count, mean = len(self.gaps), float(self.gaps.mean())
+        low, high = -1.0, 1.0
+        if count > 1:
+            rest = self.gaps - mean
+            spread = float(np.sqrt(count / (count - 1) * (rest**2).sum()) / float(count))
+            half = float(student.ppf(0.5 + level / 2, count - 1)) * spread
+            low, high = max(mean - half, -1.0), min(mean + half, 1.0)
+        if self._few_of_a_kind:
+            rate = np.array([(~self.wrong).mean()])
+            confidence = float(self.confidence.mean())
+            least, most = (float(end[0]) for end in wilson(rate, np.array([float(count)]), level))
+            low, high = min(low, confidence - most), max(high, confidence - least)
+        return low, high
+
+    def _bound_ratio(self, level: float) -> tuple[float | None, float | None]:
+        """Return the interval of observed over expected events; of few events, of their rate."""
+        if self.event is None:
+            return None, None
+        mean = self._mean(self.confidence)
+        if mean <= 0:
+            return 0.0, float("inf")
+        event = ~self.wrong
+        ratio = self._mean(event) / mean
+        influence = (event - ratio * self.confidence) / mean
+        found = influence_interval(ratio, influence, level=level, scale="log", **self.how)
+        low, high = max(found.low, 0.0), found.high
+        if self._few_of_a_kind:
+            rate = proportion_interval(event, level=level, **self.how)
+            low, high = min(low, rate.low / mean), max(high, rate.high / mean)
+        return low, high
 
 
-def _add_findings(groups: list[Group], plan: Plan, untested: str) -> list[Group]:
-    """Return the groups with their findings, after Holm's correction for their number."""
-    adjusted = holm([group.p_value for group in groups])
-    return [
-        replace(
-            group,
-            p_adjusted=p_value,
-            finding=untested
-            if p_value is None
-            else _choose_finding(group, p_value < 1 - plan.level),
-        )
-        for group, p_value in zip(groups, adjusted, strict=True)
+def _test_by_signs(
+    groups: list[Group],
+    rows: Sequence[_GroupRows],
+    home: Codes,
+    residual: Floats,
+    units: Units,
+    plan: Plan,
+) -> list[Group]:
+    """Return the groups with p-values of flipped signs of whole clusters.
+
+    As in `clustered.total_test`, a p-value is at least that of independent rows.
+    """
+    tested = [code for code, each in enumerate(rows) if each.can_be_tested]
+    if not tested:
+        return groups
+    column = np.full(len(groups), -1)
+    column[tested] = np.arange(len(tested))
+    if units.weights is not None:
+        residual = residual * units.weights
+    codes = np.arange(len(home))
+    if units.clusters is not None:
+        codes = np.unique(units.clusters, return_inverse=True)[1].reshape(-1)
+    count = int(codes.max()) + 1
+    if count > _MOST_CLUSTERS:  # merged at random, which keeps the test as valid
+        codes = np.random.default_rng(plan.seed).permutation(count)[codes] * _MOST_CLUSTERS // count
+        count = _MOST_CLUSTERS
+    mine = column[home] >= 0
+    place = codes[mine] * len(tested) + column[home[mine]]
+    sums: Floats = np.bincount(place, residual[mine], count * len(tested)).astype(np.float64)
+    judged = [rows[code] for code in tested]
+    flipped, largest = sign_flip_tests(
+        sums.reshape(count, len(tested)),
+        draws=plan.resamples,
+        seed=plan.seed,
+        inflation=[
+            find_inflation(each.confidence, ~each.wrong, each.units.weights) for each in judged
+        ],
+    )
+    alone = [
+        independent_total_test(each.confidence, ~each.wrong, each.units.weights) for each in judged
     ]
+    corrected = holm(alone)
+    judged_groups = list(groups)
+    for index, code in enumerate(tested):
+        judged_groups[code] = replace(
+            groups[code],
+            p_value=max(float(flipped[index]), alone[index]),
+            p_adjusted=max(float(largest[index]), corrected[index] or 0.0),
+        )
+    return judged_groups
 
 
-def _choose_finding(group: Group, sure: bool) -> str:
+def _choose_finding(group: Group, level: float, event: str | None, untested: str) -> str:
+    """Say what the test found, or why there was none."""
+    if group.p_adjusted is None:
+        return UNTESTED if group.num_rows < FEWEST else untested
     assert group.gap_low is not None
     assert group.gap_high is not None
+    sure = group.p_adjusted < 1 - level
     if sure and group.gap_low > 0:
-        return OVER
+        return OVER if event is None else TOO_HIGH
     if sure and group.gap_high < 0:
-        return UNDER
-    return FEW if group.widest >= COULD_HIDE else UNSHOWN
+        return UNDER if event is None else TOO_LOW
+    if event is None:
+        return FEW if group.widest >= COULD_HIDE else UNSHOWN
+    assert group.ratio_low is not None
+    assert group.ratio_high is not None
+    wide = group.ratio_high > FACTOR_COULD_HIDE or group.ratio_low < 1 / FACTOR_COULD_HIDE
+    return FEW_EVENTS if wide else UNSHOWN

@@ -34,7 +34,7 @@ def find_leakage(
     """
     if predictions.is_dense:
         return groups.warnings
-    labels = as_numpy(predictions.labels).astype(np.int64)
+    labels = as_numpy(predictions.known_labels).astype(np.int64)
     counted = np.ones(len(labels), dtype=bool)
     if predictions.ignore_index is not None:
         counted = labels != predictions.ignore_index

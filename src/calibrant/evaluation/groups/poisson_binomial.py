@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.functional.statistics import skewed_normal_tail
+
 Floats = NDArray[np.float64]
 
 _CELLS = 480  # a cell has at most this share of the variance, so its rows are nearly equal
@@ -28,8 +30,8 @@ def error_count_tails(chance: Floats, seen: int) -> tuple[float, float]:
     mean, variance = float(chance.sum()), float((chance * (1 - chance)).sum())
     if variance > _NORMAL:
         skewness = float((chance * (1 - chance) * (1 - 2 * chance)).sum()) / variance**1.5
-        low = _skewed_normal((seen + 0.5 - mean) / variance**0.5, skewness)
-        return low, _skewed_normal(-(seen - 0.5 - mean) / variance**0.5, -skewness)
+        low = skewed_normal_tail((seen + 0.5 - mean) / variance**0.5, skewness)
+        return low, skewed_normal_tail(-(seen - 0.5 - mean) / variance**0.5, -skewness)
     reach = int(np.ceil(_REACH * variance**0.5)) + 30
     size = 2 * reach + 1
     turn = np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
@@ -42,13 +44,6 @@ def error_count_tails(chance: Floats, seen: int) -> tuple[float, float]:
     number = round(mean) - reach + np.arange(size)
     mass = mass[number % size]
     return min(1.0, float(mass[number <= seen].sum())), min(1.0, float(mass[number >= seen].sum()))
-
-
-def _skewed_normal(score: float, skewness: float) -> float:
-    from scipy.special import ndtr
-
-    density = float(np.exp(-(score**2) / 2)) / (2 * np.pi) ** 0.5
-    return float(np.clip(ndtr(score) + skewness * (1 - score**2) * density / 6, 0.0, 1.0))
 
 
 def _group_chances(chance: Floats) -> tuple[Floats, Floats]:

@@ -1,0 +1,177 @@
+"""The verdict on events, on labels and on options: off, holds, or cannot tell."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit, ndtri
+
+from calibrant import Predictions, evaluate
+from calibrant.core.errors import InputError
+from calibrant.evaluation import Tolerance
+from calibrant.report import render
+
+FEW = {"metrics": ["oe_ratio"], "resamples": 200}
+
+
+def draw_events(seed, rows, mean, truth=lambda p: p):
+    rng = np.random.default_rng(seed)
+    p = expit(logit(mean) + rng.normal(0, 1.2, rows))
+    return p, rng.random(rows) < truth(p)
+
+
+def judge(p, y, **options):
+    return evaluate(Predictions.from_events(p, y, event="fraud", **options), **FEW).verdict
+
+
+def test_a_score_that_over_scores_rare_events_is_off_and_too_high():
+    """The failure that a predicted class hides: it says 25%, and fraud happens in 0.9%."""
+    rng = np.random.default_rng(0)
+    p, y = rng.beta(2, 6, 9000), rng.random(9000) < 0.009
+    verdict = judge(p, y)
+    assert (verdict.state, verdict.direction) == ("off", "too high")
+    assert verdict.headline.startswith("The probabilities are too high: it says 25.0% on average")
+    assert verdict.ratio.high < 0.05
+    two = evaluate(Predictions.from_probs(np.stack((1 - p, p), 1), y.astype(int)), **FEW)
+    assert (two.view, two.event, two.verdict.direction) == ("events", "class 1", "too high")
+
+
+def test_pairs_of_confidence_and_correctness_are_not_folded():
+    """A judge that says 30% where it is right in half: folded at 50% the gap would shrink."""
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.05, 0.75, 4000)
+    y = rng.random(4000) < p + 0.198
+    verdict = evaluate(Predictions.from_events(p, y, event="correct"), **FEW).verdict
+    assert verdict.gap == pytest.approx(-0.198, abs=0.02)
+    assert verdict.direction == "too low"
+
+
+def test_probabilities_of_an_event_may_be_too_extreme_or_too_timid():
+    p, y = draw_events(2, 4000, 0.3)
+    steep = judge(expit(1.7 * logit(p)), y)
+    assert (steep.state, steep.direction) == ("off", "too extreme")
+    assert steep.slope.high < 1
+    flat = judge(expit(0.5 * (logit(p) - logit(0.3)) + logit(0.3)), y)
+    assert (flat.state, flat.direction) == ("off", "too timid")
+
+
+def test_it_holds_only_where_both_intervals_lie_in_the_tolerance():
+    p, y = draw_events(3, 20_000, 0.2)
+    held = judge(p, y)
+    assert held.state == "holds"
+    assert held.ratio.within(1.25)
+    assert held.slope.within(1.25)
+    tight = evaluate(Predictions.from_events(p, y), **FEW, tolerance=Tolerance(ratio=1.01)).verdict
+    assert tight.state == "cannot tell"
+    assert tight.rows_needed > 20_000
+
+
+def test_under_ten_expected_events_cannot_tell_and_more_rows_are_named():
+    p, y = draw_events(4, 800, 0.005)
+    verdict = judge(p, y)
+    assert verdict.state == "cannot tell"
+    assert verdict.rows_needed > 10_000
+    assert "rows like these would show whether it holds" in verdict.sentences[-2]
+
+
+@pytest.mark.parametrize("happened", [False, True])
+def test_one_outcome_alone_has_a_verdict_without_a_slope(happened):
+    p = np.full(300, 0.001 if not happened else 0.999)
+    verdict = judge(p, np.full(300, happened))
+    assert verdict.state == "cannot tell"
+    assert verdict.slope is None
+    wrong = judge(1 - p, np.full(300, happened))
+    assert wrong.state == "off"
+
+
+def test_clusters_widen_and_under_ten_of_them_test_nothing():
+    """Forty patients with fifty rows each: calibrated, and alike within a patient."""
+    rng = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(20):
+        patient = np.repeat(np.arange(40), 50)
+        p = rng.uniform(0.2, 0.8, 2000)
+        shared = rng.normal(size=40)[patient] * np.sqrt(0.3)
+        noise = shared + rng.normal(size=2000) * np.sqrt(0.7)
+        y = noise < ndtri(p)
+        alarms += judge(p, y, clusters=patient).state == "off"
+    assert alarms <= 5
+    few = judge(p, y, clusters=patient // 8)
+    assert few.state == "cannot tell"
+    assert math.isnan(few.p_value)
+    assert "fewer than ten clusters" in " ".join(few.sentences)
+
+
+def test_the_caveat_on_independence_stands_where_no_clusters_are_given():
+    p, y = draw_events(6, 300, 0.3)
+    assert "assumes independent rows" in judge(p, y).sentences[-1]
+    told = judge(p, y, clusters=np.arange(300) // 10).sentences
+    assert "Rows are grouped in 30 clusters" in told[-1]
+
+
+def test_a_label_that_is_off_is_named_among_many():
+    rng = np.random.default_rng(7)
+    p = rng.uniform(0.05, 0.6, (3000, 4))
+    y = (rng.random((3000, 4)) < p).astype(int)
+    p[:, 2] = p[:, 2] * 1.6
+    names = ["cat", "dog", "fox", "owl"]
+    labels = Predictions.from_multilabel(p, y, is_logits=False, class_names=names)
+    evaluation = evaluate(labels, **FEW)
+    verdict = evaluation.verdict
+    assert (verdict.state, verdict.classes[0].name) == ("off", "fox")
+    assert "label fox is given" in verdict.headline
+    assert [each.name for each in evaluation.labels] == names
+    missing = y.copy()
+    missing[:2000, 1] = -1
+    fewer = evaluate(Predictions.from_multilabel(p, missing, is_logits=False), **FEW)
+    assert fewer.labels[1].num_rows == 1000
+    with pytest.raises(InputError, match="many labels"):
+        evaluate(labels, view="top")
+    written = json.loads(evaluation.to_json())
+    assert (written["task"], written["classes"]) == ("multilabel", [])
+    assert written["labels"]["fox"]["verdict"]["state"] == "off"
+
+
+def test_questions_with_options_are_judged_by_the_chosen_one():
+    rng = np.random.default_rng(8)
+    questions, answers = [], []
+    for _ in range(1500):
+        scores = rng.normal(size=rng.integers(2, 6)) * 1.5
+        chance = np.exp(scores) / np.exp(scores).sum()
+        answers.append(rng.choice(len(scores), p=chance))
+        questions.append(2.5 * scores)
+    evaluation = evaluate(Predictions.from_options(questions, answers), resamples=100)
+    verdict = evaluation.verdict
+    assert (verdict.state, verdict.direction) == ("off", "overconfident")
+    assert not any("Class by class" in sentence for sentence in verdict.sentences)
+    assert "classwise_ece" not in evaluation.figures
+    assert (evaluation.num_options, len(evaluation.classes)) == ((2, 5), 0)
+    page = render(evaluation)
+    assert "2 to 5 options" in page
+    assert 'id="classes"' not in page
+
+
+def test_a_class_that_hides_behind_the_predicted_one_is_named():
+    """Class 2 is never predicted; its probability is ten times what occurs."""
+    rng = np.random.default_rng(9)
+    rows = 5000
+    z = rng.normal(size=(rows, 2)) * 3
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    rare = rng.beta(2, 60, rows)
+    probs = np.column_stack((p * (1 - rare[:, None]), rare))
+    y = (rng.random(rows) > p[:, 0]).astype(int)
+    y[rng.random(rows) < rare / 10] = 2
+    names = ["left", "right", "fraud"]
+    verdict = evaluate(Predictions.from_probs(probs, y, class_names=names), metrics=["ece"]).verdict
+    assert verdict.state == "off"
+    assert verdict.classes[0].name == "fraud"
+    assert "class fraud is given 3." in " ".join((verdict.headline, *verdict.sentences))
+
+
+def test_tolerances_are_checked():
+    for options in ({"error": 0}, {"ratio": 0.8}, {"slope": float("nan")}):
+        with pytest.raises(InputError, match="tolerated"):
+            Tolerance(**options)
