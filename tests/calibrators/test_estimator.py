@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
@@ -21,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
-from calibrant.calibrators import CalibrantClassifier
+from calibrant.calibrators import CalibrantClassifier, get
 from calibrant.core.errors import InputError
 from tests.helpers.calibrator_cases import ROWS
 
@@ -34,21 +35,88 @@ def data(rows=400, classes=3, seed=0):
     )
 
 
+def expect_failures(estimator):
+    """Folds are drawn by rows, so that repeated rows are other folds than weighted ones."""
+    reason = "as for CalibratedClassifierCV: folds are drawn by rows"
+    kinds = ("dense", "sparse")
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in kinds}
+
+
 @pytest.mark.sampled(count=55)
 @parametrize_with_checks(
     [
         CalibrantClassifier(),
         CalibrantClassifier(LinearSVC(), method="identity", response="decision_function"),
-    ]
+    ],
+    expected_failed_checks=expect_failures,
 )
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize("cv", [None, "prefit"])
+def test_weights_reach_the_classifier_and_the_calibrator(cv):
+    X, y = data(rows=300)
+    w = np.random.default_rng(0).integers(0, 4, 300)  # some rows do not count
+    base = GaussianNB().fit(X, y, w) if cv == "prefit" else GaussianNB()
+    made = CalibrantClassifier(base, cv=cv).fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(made.estimator_.theta_, GaussianNB().fit(X, y, w).theta_)
+    assert made.calibrator_.summary_["rows"] == (w > 0).sum()
+    if cv == "prefit":
+        twice = CalibrantClassifier(base, cv=cv).fit(X.repeat(w, 0), y.repeat(w))
+        np.testing.assert_allclose(made.predict_proba(X), twice.predict_proba(X), atol=1e-8)
+    with pytest.raises(InputError, match="cannot weigh rows"):
+        CalibrantClassifier(GaussianNB(), method="levels").fit(X, y, sample_weight=w + 1)
+
+
+def test_weights_can_be_routed():
+    X, y = data(rows=300)
+    w = np.random.default_rng(0).uniform(0.5, 3.0, 300)
+    direct = CalibrantClassifier(GaussianNB()).fit(X, y, sample_weight=w)
+    with config_context(enable_metadata_routing=True):
+        inner = GaussianNB().set_fit_request(sample_weight=True)
+        made = CalibrantClassifier(inner).set_fit_request(sample_weight=True)
+        pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), made)
+        pipe.fit(X, y, sample_weight=w)
+        made.fit(X, y, sample_weight=w)
+        without = CalibrantClassifier(GaussianNB().set_fit_request(sample_weight=False))
+        without.fit(X, y, sample_weight=w)
+    np.testing.assert_allclose(made.predict_proba(X), direct.predict_proba(X))
+    np.testing.assert_allclose(pipe[-1].estimator_.class_prior_, direct.estimator_.class_prior_)
+    assert np.abs(without.estimator_.class_prior_ - direct.estimator_.class_prior_).max() > 1e-3
+
+
+def test_clusters_are_never_split():
+    X, y = data(rows=300)
+    clusters = np.array([f"patient {k}" for k in np.random.default_rng(1).integers(0, 20, 300)])
+    seen = []
+
+    class Spy(GaussianNB):
+        def fit(self, X, y):
+            seen.append({tuple(row) for row in np.asarray(X)})
+            return super().fit(X, y)
+
+    made = CalibrantClassifier(Spy(), method="vector").fit(X, y, clusters=clusters)
+    assert made.calibrator_.is_fitted
+    assert len(seen) == 6  # five folds, then all rows
+    for rows in seen[:5]:
+        inside = np.array([tuple(row) in rows for row in X])
+        assert not set(clusters[inside]) & set(clusters[~inside])
+    with pytest.raises(InputError, match="one cluster"):
+        CalibrantClassifier(GaussianNB()).fit(X, y, clusters=np.zeros(300, int))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_scikit_learn_accepts_it_with_every_method(name):
-    check_estimator(CalibrantClassifier(GaussianNB(), method=name, cv=3))
+    estimator = CalibrantClassifier(GaussianNB(), method=name, cv=3)
+    expected = expect_failures(estimator)
+    if not get(name).takes_weights:
+        refused = ("pandas_series", "not_an_array", "list", "all_ones", "not_overwritten")
+        refused += ("shape",)
+        expected |= {f"check_sample_weights_{kind}": "refuses weights" for kind in refused}
+        expected["check_classifiers_one_label_sample_weights"] = "refuses weights"
+    check_estimator(estimator, expected_failed_checks=expected)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -165,6 +233,12 @@ def test_probabilities_can_be_asked_for():
     assert not made.calibrator_.from_logits
     assert other.calibrator_.from_logits
     np.testing.assert_allclose(made.predict_proba(X), other.predict_proba(X), atol=1e-4)
+
+
+def test_many_labels_a_row_are_told_where_to_go():
+    X, y = np.zeros((20, 2)), np.eye(2, dtype=int)[np.arange(20) % 2]
+    with pytest.raises(InputError, match="MultiOutputClassifier"):
+        CalibrantClassifier(GaussianNB()).fit(X, y)
 
 
 def test_wrong_input_raises():

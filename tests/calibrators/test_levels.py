@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import calibrant
-from calibrant.bench import texts
+from calibrant.bench import calibrator_text
 from calibrant.calibrators import get
 from calibrant.calibrators.choose import MENU
 from calibrant.calibrators.solvers.one_vs_rest import log_sigmoid
@@ -436,11 +436,11 @@ def test_table_equals_counting():
 
 def test_it_comes_only_where_it_is_named():
     assert "levels" not in MENU
-    assert "levels" not in texts.expanded(["argmax_preserving"])
-    assert texts.expanded(["levels(num_levels=5,scaling=intra_order)"]) == (
+    assert "levels" not in calibrator_text.expand_calibrators(["argmax_preserving"])
+    assert calibrator_text.expand_calibrators(["levels(num_levels=5,scaling=intra_order)"]) == (
         "levels(num_levels=5,scaling=intra_order)",
     )
-    assert texts.make("levels(num_levels=5,scaling=intra_order)").scaling == "intra_order"
+    assert calibrator_text.make("levels(num_levels=5,scaling=intra_order)").scaling == "intra_order"
     assert get("levels").preserves_predictions
 
 

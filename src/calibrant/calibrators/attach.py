@@ -45,10 +45,12 @@ class Calibrated(nn.Module):
         return ("logits", "out") if self.calibrator.from_logits else ("probs", "probabilities")
 
     def _scores(self, scores: Tensor) -> Tensor:
-        single = scores.ndim == 2 and scores.shape[1] == 1 and not self.calibrator.takes_features
+        wide = self.calibrator.takes_features or self.calibrator.takes_labels
+        single = scores.ndim == 2 and scores.shape[1] == 1 and not wide
         mapped: Tensor = self.calibrator(scores.squeeze(1) if single else scores)
         if not self.calibrator.from_logits:
-            mapped = torch.sigmoid(mapped) if mapped.ndim == 1 else torch.softmax(mapped, dim=1)
+            alone = mapped.ndim == 1 or self.calibrator.takes_labels
+            mapped = torch.sigmoid(mapped) if alone else torch.softmax(mapped, dim=1)
         return mapped.unsqueeze(1) if single else mapped
 
 

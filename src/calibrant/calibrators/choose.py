@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibrators.base import Calibrator, rows_of
-from calibrant.calibrators.methods.mixture import (
-    HeldOut,
-    assign_folds,
-    hold_out,
-    mix_held_out,
-    stack_weights,
-)
-from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores
+from calibrant.calibrators.base import Calibrator, Design, design_of, rows_of
+from calibrant.calibrators.methods.by_label import fit_by_label
+from calibrant.calibrators.methods.mixture import HeldOut, hold_out, mix_held_out, stack_weights
+from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores, kind_of
+from calibrant.calibrators.solvers.folds import assign_folds
 from calibrant.core.errors import InputError
 from calibrant.core.progress import progress_bar
 from calibrant.predictions import Predictions
@@ -43,6 +39,18 @@ MENU = (
     "dirichlet",
     MIXTURE,
 )
+# Of events and of two classes: none maps what is said at p to what is said at 1 − p.
+EVENT_MENU = (
+    "identity",
+    "temperature",
+    "platt",
+    "beta",
+    "quadratic",
+    "spline",
+    "isotonic",
+    "venn_abers",
+)
+OPTION_MENU = ("identity", "temperature", "ensemble_temperature")  # which treat options alike
 _FEW_ROWS = 300
 _TOO_FEW = 50  # rows; a choice on fewer is left to chance
 _MANY_SCORES = 5_000_000
@@ -74,6 +82,8 @@ class Choice:
     folds: int
     settings: dict[str, Any] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)  # of methods, if a mixture is chosen
+    task: str = "classes"  # or "events"
+    num_clusters: int | None = None  # None if rows are independent
 
     def to_frame(self) -> pd.DataFrame:
         """Return the candidates as a table, best likelihood first."""
@@ -102,13 +112,18 @@ class Choice:
             return (
                 f"{start} Its log-likelihood on rows it was not fitted on is the best of "
                 f"{len(measured)} methods (NLL {chosen.nll:.4f}, {self.folds} folds of "
-                f"{self.num_rows:,} rows)."
+                f"{self.num_rows:,} rows{self._clusters})."
             )
         return (
             f"{start} {best.method} did best on rows it was not fitted on (NLL {best.nll:.4f}), "
             f"but {chosen.method} ({chosen.nll:.4f}) is simpler and within one standard error of "
             f"it ({chosen.nll_error:.4f})."
         )
+
+    @property
+    def _clusters(self) -> str:
+        count = self.num_clusters
+        return "" if count is None else f" in {count:,} clusters, never split"
 
 
 def calibrate(
@@ -121,6 +136,7 @@ def calibrate(
     time_budget: float | None = None,
     seed: int = 0,
     progress: bool = False,
+    pool: bool | None = None,
     **options: Any,
 ) -> Calibrator:
     """Fit a calibrator on held-out predictions; by default, choose which.
@@ -130,30 +146,60 @@ def calibrate(
     the mixture of all others, by stacking, so it is taken only if it beats each by more than
     that error. ``choice_`` of the result explains the choice.
 
+    Events, and two classes, are fitted as the probability of the event, or of the second class;
+    many labels a row, each label as an event. Weights and clusters count in the fits and in the
+    choice, and clusters are never split.
+
     Args:
         val: Held-out predictions with labels.
         method: The name of a calibrator, or ``"auto"``. Default: 'auto' (ours: no method is
             best everywhere).
         preserve_predictions: True considers only methods that keep every prediction. Default:
             False (ours: likelihood decides).
-        menu: The names of the methods to choose from, simplest first. Default: None (`MENU`).
+        menu: The names of the methods to choose from, simplest first. Default: None (`MENU`;
+            `EVENT_MENU` for events, two classes and labels; `OPTION_MENU` for questions with
+            different numbers of options).
         folds: The number of folds. Default: None (10 below 300 rows, 2 above 5,000,000 scores,
             else 5).
         time_budget: Seconds after which no further method is tried; those left out say so.
             Default: None (no limit).
         seed: The seed of the folds. Default: 0 (ours: a choice repeats exactly).
         progress: True shows a bar on stderr. Default: False (silent).
+        pool: For many labels a row: True fits one calibrator on all labels, False one for each.
+            Default: None (one for each, but a shared one for labels with fewer than 20 rows where
+            they are true, or where they are not).
         options: Options of the method, if it is named.
     """
     held = val.in_memory()
-    if method != "auto":
-        calibrator = get_for_scores(method, from_logits=held.is_logits, **options)
-        return calibrator.fit(held.array, held.labels, ignore_index=held.ignore_index)
-    if options:
+    if options and method == "auto":
         raise InputError(f"options {', '.join(options)} need a method, found method='auto'")
+    if held.task == "multilabel":
+        share = None if time_budget is None else time_budget / held.num_classes
+
+        def fit(events: Predictions) -> Calibrator:
+            return calibrate(
+                events,
+                method=method,
+                preserve_predictions=preserve_predictions,
+                menu=menu,
+                folds=folds,
+                time_budget=share,
+                seed=seed,
+                **options,
+            )
+
+        return fit_by_label(held, fit, pool=pool)
+    if pool is not None:
+        raise InputError("pool is for many labels a row (Predictions.from_multilabel)")
+    if method != "auto":
+        return get_for_scores(method, from_logits=held.is_logits, **options).fit(held)
+    two = held.task == "classes" and held.num_classes == 2 and not held.is_dense
+    task = "events" if held.task == "events" or (two and menu is None) else "classes"
+    usual = EVENT_MENU if task == "events" else MENU if held.num_options is None else OPTION_MENU
     choice = choose(
         held,
-        menu=_check_menu(menu, preserve_predictions),
+        task=task,
+        menu=_check_menu(usual if menu is None else menu, preserve_predictions),
         folds=folds,
         time_budget=time_budget,
         seed=seed,
@@ -164,7 +210,7 @@ def calibrate(
     calibrator = get(choice.method, from_logits=held.is_logits, **parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        calibrator.fit(held.array, held.labels, ignore_index=held.ignore_index)
+        calibrator.fit(held, task=task)
     calibrator.choice_ = choice
     return calibrator
 
@@ -172,6 +218,7 @@ def calibrate(
 def choose(
     val: Predictions,
     *,
+    task: str | None = None,
     menu: Sequence[str] = MENU,
     folds: int | None = None,
     time_budget: float | None = None,
@@ -179,8 +226,15 @@ def choose(
     progress: bool = False,
 ) -> Choice:
     """Measure every method of a menu on rows it was not fitted on. See `calibrate`."""
+    task = task or val.task
     logits, target = rows_of(
-        val.array, val.labels, from_logits=val.is_logits, ignore_index=val.ignore_index
+        val.array, val.known_labels, from_logits=val.is_logits, ignore_index=val.ignore_index
+    )
+    if task == "events":
+        logits = logits[:, 1] - logits[:, 0]
+    absent = val.num_options is not None
+    design = design_of(
+        val.known_labels, val.weights, val.cluster_codes, val.ignore_index, target.device
     )
     if len(target) < 2:
         raise InputError(f"choosing a calibrator needs at least 2 rows, found {len(target)}")
@@ -190,9 +244,11 @@ def choose(
             f"least {_TOO_FEW}, better {_FEW_ROWS:,}",
             stacklevel=3,
         )
+    codes = None if design.clusters is None else design.clusters.cpu().numpy()
+    units = len(target) if codes is None else len(np.unique(codes))
     parts = folds or (10 if len(target) < _FEW_ROWS else 2 if logits.numel() > _MANY_SCORES else 5)
-    parts = min(parts, len(target))
-    assigned = assign_folds(target.cpu().numpy(), parts, seed)
+    parts = min(parts, units)
+    assigned = assign_folds(target.cpu().numpy(), parts, seed, codes)
     keep = MIXTURE in menu and logits.numel() * len(menu) <= _MOST_KEPT
     measured: dict[str, HeldOut] = {}
     shares: dict[str, float] = {}
@@ -206,10 +262,20 @@ def choose(
                 continue
             try:
                 if name == MIXTURE:
-                    shares = _mixture_shares(measured)
-                    measured[name] = mix_held_out(list(measured.values()), target, assigned)
+                    shares = _mixture_shares(measured, design)
+                    held = list(measured.values())
+                    measured[name] = mix_held_out(held, target, assigned, design.weights)
                 else:
-                    measured[name] = hold_out(name, logits, target, assigned, keep_outputs=keep)
+                    measured[name] = hold_out(
+                        name,
+                        logits,
+                        target,
+                        assigned,
+                        keep_outputs=keep,
+                        design=design,
+                        task=task,
+                        absent=absent,
+                    )
                 ece, ece_error = _mean_and_error(measured[name].errors)
                 note = ""
             except InputError as error:
@@ -218,9 +284,16 @@ def choose(
             figures[name] = (ece, ece_error, time.perf_counter() - begun, note)
             advance(1)
     losses = {name: result.losses for name, result in measured.items()}
-    means = {name: float(each.mean()) for name, each in losses.items()}
+    if not losses:
+        raise InputError(
+            f"no method on the menu could be fitted: {next(iter(figures.values()))[3]}"
+        )
+    weights = None if design.weights is None else design.weights.cpu().numpy()
+    means = {name: float(np.average(each, weights=weights)) for name, each in losses.items()}
     best = min(means, key=lambda name: means[name])
-    errors_of = {name: _paired_error(each, losses[best]) for name, each in losses.items()}
+    errors_of = {
+        name: _paired_error(each - losses[best], weights, codes) for name, each in losses.items()
+    }
     simplest = next(n for n in menu if n in means and means[n] - means[best] <= errors_of[n])
     candidates = tuple(
         Candidate(
@@ -240,11 +313,15 @@ def choose(
         parts,
         {"seed": seed},
         shares if simplest == MIXTURE else {},
+        task,
+        None if codes is None else units,
     )
 
 
-def _check_menu(menu: Sequence[str] | None, preserve: bool) -> list[str]:
-    names = [n for n in MENU if n in CALIBRATORS] if menu is None else list(menu)
+def _check_menu(menu: Sequence[str], preserve: bool) -> list[str]:
+    names = [name for name in menu if menu is not MENU or name in CALIBRATORS]
+    for name in names:
+        kind_of(name)  # an unknown name is an error before any work
     if "identity" not in names:
         names.insert(0, "identity")
     if MIXTURE in names[:-1]:
@@ -253,11 +330,12 @@ def _check_menu(menu: Sequence[str] | None, preserve: bool) -> list[str]:
     return [n for n in names if not preserve or n == MIXTURE or get(n).preserves_predictions]
 
 
-def _mixture_shares(measured: dict[str, HeldOut]) -> dict[str, float]:
+def _mixture_shares(measured: dict[str, HeldOut], design: Design) -> dict[str, float]:
     """Return the shares of the methods in their mixture, without those it hardly needs."""
     names = list(measured)
+    own = None if design.weights is None else design.weights.cpu().numpy()
     while True:
-        weights = stack_weights(np.stack([measured[name].losses for name in names]))
+        weights = stack_weights(np.stack([measured[name].losses for name in names]), own)
         kept = [n for n, w in zip(names, weights, strict=True) if w >= _LEAST_SHARE]
         if len(kept) == 1:
             raise InputError(f"{kept[0]} alone is the best mixture")
@@ -273,5 +351,16 @@ def _mean_and_error(errors: list[float]) -> tuple[float, float]:
     return float(np.mean(errors)), spread
 
 
-def _paired_error(losses: NDArray[np.float64], best: NDArray[np.float64]) -> float:
-    return float((losses - best).std(ddof=1) / len(losses) ** 0.5)
+def _paired_error(
+    gaps: NDArray[np.float64],
+    weights: NDArray[np.float64] | None = None,
+    clusters: NDArray[np.int64] | None = None,
+) -> float:
+    """Return the standard error of the mean gap: of whole clusters, where there are any."""
+    if weights is None and clusters is None:
+        return float(gaps.std(ddof=1) / len(gaps) ** 0.5)
+    shares = np.full(len(gaps), 1.0 / len(gaps)) if weights is None else weights / weights.sum()
+    parts = shares * (gaps - shares @ gaps)
+    if clusters is not None:
+        parts = np.bincount(np.unique(clusters, return_inverse=True)[1].reshape(-1), parts)
+    return float(np.sqrt(np.square(parts).sum() * len(parts) / max(1, len(parts) - 1)))

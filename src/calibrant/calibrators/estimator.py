@@ -9,11 +9,23 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
 from sklearn.utils import indexable
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    _routing_enabled,
+    process_routing,
+)
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import (
+    _check_method_params,
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    has_fit_parameter,
+)
 
 from calibrant.calibrators.registry import get_for_scores
 from calibrant.core.errors import InputError, first
@@ -37,8 +49,9 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         cv: How to make held-out rows: None, a number of folds, a splitter, or ``"prefit"`` if
             the estimator is fitted already and all rows given were held out. Otherwise the
             calibrator is fitted on out-of-fold scores and the estimator, anew, on all rows. A
-            ``FrozenEstimator`` is never refitted. Default: None (five stratified folds, or as
-            many as the smallest class has rows, as in scikit-learn).
+            ``FrozenEstimator`` is never refitted. Folds never split the clusters given to `fit`.
+            Default: None (five stratified folds, or as many as the smallest class has rows, as in
+            scikit-learn).
         response: Where scores come from: ``"decision_function"``, taken as logits,
             ``"predict_proba"``, or ``"auto"``, the first of the two that the estimator has.
             Default: 'auto' (as in scikit-learn).
@@ -64,21 +77,39 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         self.cv = cv
         self.response = response
 
-    def fit(self, X: Any, y: Any) -> CalibrantClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, clusters: Any = None
+    ) -> CalibrantClassifier:
         """Fit the classifier, unless it is fitted already, and its calibrator.
 
         Args:
             X: The inputs.
             y: The labels.
+            sample_weight: A weight for each row, for the calibrator, and for the classifier if its
+                ``fit`` takes weights; a row of weight 0 does not count. Default: None (all count
+                the same).
+            clusters: The cluster of each row, such as its patient. Default: None (rows are
+                independent).
         """
         if self.response not in _RESPONSES:
             raise InputError(f"response must be one of {_RESPONSES}, found {self.response!r}")
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
-        X, y = indexable(X, y)
+        X, y, clusters = indexable(X, y, clusters)
+        if len(shape := np.shape(y)) == 2 and shape[1] > 1:
+            raise InputError(
+                f"y should be a 1d array, got an array of shape {shape} instead: for many labels a "
+                "row wrap this classifier in sklearn.multioutput.MultiOutputClassifier, or give "
+                "Predictions.from_multilabel to calibrant.calibrate"
+            )
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        base = LogisticRegression() if self.estimator is None else self.estimator
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X)
+            if not (sample_weight >= 0).all() or not sample_weight.any():
+                raise InputError("sample_weight must not be negative, and not all zero")
+        base = self._base()
+        given = self._route(base, sample_weight)
         prefit = isinstance(self.cv, str) and self.cv == "prefit"
         if prefit:
             check_is_fitted(base)
@@ -88,19 +119,48 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         if len(self.classes_) < 2:
             raise InputError(f"at least two classes are needed, found one class: {self.classes_}")
         target = self._encode(y)
+        rows = np.arange(len(target))
         if prefit:
             is_logits, scores = self._scores(base, X)
         else:
-            is_logits, scores, target = self._hold_out(base, X, y, target)
-            self.estimator_ = clone(base).fit(X, y)
+            is_logits, scores, rows = self._hold_out(base, X, y, target, given, clusters)
+            self.estimator_ = clone(base).fit(X, y, **given)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         options = dict(self.options or {})
         self.calibrator_ = get_for_scores(self.method, from_logits=is_logits, **options)
         self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
-        self.calibrator_.fit(scores, target)
+        weights = None if sample_weight is None else sample_weight[rows]
+        codes = None
+        if clusters is not None:
+            codes = np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)[rows]
+        if weights is not None:
+            keep = weights > 0
+            scores, rows, weights = scores[keep], rows[keep], weights[keep]
+            codes = None if codes is None else codes[keep]
+        self.calibrator_.fit(scores, target[rows], weights=weights, clusters=codes)
         return self
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return how `sample_weight` reaches the classifier; see scikit-learn's user guide."""
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        router = MetadataRouter(owner=type(self).__name__).add_self_request(self)
+        return router.add(estimator=self._base(), method_mapping=mapping)
+
+    def _base(self) -> Any:
+        return LogisticRegression() if self.estimator is None else self.estimator
+
+    def _route(self, base: Any, sample_weight: Any) -> dict[str, Any]:
+        """Return the arguments of the classifier's own fit."""
+        if sample_weight is None:
+            return {}
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=sample_weight)
+            return dict(routed.estimator.fit)
+        if has_fit_parameter(base, "sample_weight"):
+            return {"sample_weight": sample_weight}
+        return {}
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return calibrated probabilities, (N,K) in the order of ``classes_``."""
@@ -122,13 +182,20 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return np.array([place[label] for label in y.tolist()], dtype=np.int64)
 
     def _hold_out(
-        self, base: Any, X: Any, y: npt.NDArray[Any], target: npt.NDArray[np.int64]
-    ) -> tuple[bool, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Return scores of rows by estimators that were not trained on them."""
+        self,
+        base: Any,
+        X: Any,
+        y: npt.NDArray[Any],
+        target: npt.NDArray[np.int64],
+        given: dict[str, Any],
+        clusters: Any,
+    ) -> tuple[bool, npt.NDArray[np.float64], npt.NDArray[np.intp]]:
+        """Return scores of rows by estimators that were not trained on them, and their numbers."""
         parts, rows, is_logits = [], [], True
-        for train, test in self._folds(X, y, target):
+        for train, test in self._folds(X, y, target, clusters):
             fold = clone(base)
-            fold.fit(*_safe_split(fold, X, y, train))
+            own = _check_method_params(X, given, train)
+            fold.fit(*_safe_split(fold, X, y, train), **own)
             missing = set(self.classes_.tolist()) - set(fold.classes_.tolist())
             if missing:
                 raise InputError(
@@ -138,10 +205,10 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             is_logits, scores = self._scores(fold, _safe_split(fold, X, y, test, train)[0])
             parts.append(scores)
             rows.append(test)
-        return is_logits, np.concatenate(parts), target[np.concatenate(rows)]
+        return is_logits, np.concatenate(parts), np.concatenate(rows)
 
     def _folds(
-        self, X: Any, y: npt.NDArray[Any], target: npt.NDArray[np.int64]
+        self, X: Any, y: npt.NDArray[Any], target: npt.NDArray[np.int64], clusters: Any
     ) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
         smallest = int(np.bincount(target, minlength=len(self.classes_)).min())
         wanted = min(_FOLDS, smallest) if self.cv is None else self.cv
@@ -152,8 +219,17 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
                 "cv='prefit' with a fitted estimator"
             )
         if isinstance(wanted, (int, np.integer)):
-            wanted = StratifiedKFold(int(wanted))
-        folds: Iterator[tuple[Any, Any]] = check_cv(wanted, y, classifier=True).split(X, y)
+            number = int(wanted)
+            if clusters is None:
+                wanted = StratifiedKFold(number)
+            else:
+                count = len(np.unique(np.asarray(clusters)))
+                if count < 2:
+                    raise InputError("all rows are one cluster, which is never split into folds")
+                wanted = StratifiedGroupKFold(min(number, count))
+        folds: Iterator[tuple[Any, Any]] = check_cv(wanted, y, classifier=True).split(
+            X, y, clusters
+        )
         return folds
 
     def _scores(self, fitted: Any, X: Any) -> tuple[bool, npt.NDArray[np.float64]]:
@@ -178,6 +254,5 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         from sklearn.utils import get_tags
 
         tags = super().__sklearn_tags__()
-        base = LogisticRegression() if self.estimator is None else self.estimator
-        tags.input_tags = get_tags(base).input_tags
+        tags.input_tags = get_tags(self._base()).input_tags
         return tags

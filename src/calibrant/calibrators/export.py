@@ -32,7 +32,7 @@ def export_program(
     Args:
         module: The calibrator, or the model with a calibrator.
         example: Inputs, of two rows or more. Default: None (for a calibrator of rows: (N,K)
-            float32 logits).
+            float32 logits; (N,) for one of events).
     """
     inputs = _example(module, example)
     batch = torch.export.Dim("batch")
@@ -110,14 +110,15 @@ class Probabilities(nn.Module):
         self.module = module
 
     def forward(self, *args: Tensor) -> Tensor:
-        """Return the softmax, or the logistic function of a binary (N,) or (N,1) score."""
+        """Return the softmax, or the logistic function of a (N,) or (N,1) score or of labels."""
         logits = self.module(*args)
         if not isinstance(logits, Tensor):
             raise InputError(
                 f"probabilities=True needs a module that gives a tensor, found "
                 f"{type(logits).__name__}"
             )
-        if logits.ndim == 1 or logits.shape[1] == 1:
+        labels = any(isinstance(p, Calibrator) and p.takes_labels for p in self.module.modules())
+        if logits.ndim == 1 or logits.shape[1] == 1 or labels:
             return torch.sigmoid(logits)
         return torch.softmax(logits, dim=1)
 
@@ -140,7 +141,11 @@ def _example(module: nn.Module, example: Tensor | Sequence[Tensor] | None) -> tu
         width = module.input_width
         rows = torch.linspace(-1, 1, 3 * width).reshape(width, 3).t().contiguous()
         rows = rows.to(module.num_classes_.device)
-        return (rows if module.from_logits else rows.softmax(1),)
+        rows = rows.squeeze(1) if module.for_events_ else rows
+        if module.from_logits:
+            return (rows,)
+        alone = module.for_events_ or module.takes_labels
+        return (rows.sigmoid() if alone else rows.softmax(1),)
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     # A batch of one row would be taken for a constant.
     if not inputs or any(part.ndim == 0 or len(part) < 2 for part in inputs):

@@ -2,11 +2,12 @@
 
 Nothing in a file is ever run. The method is a name looked up in the registry, its options
 are plain values that must fit the constructor's signature, and its tensors must be those
-of the method.
+of the method. A digest of all of it tells a damaged file from a whole one; it is no signature.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import math
@@ -23,13 +24,15 @@ from torch import Tensor
 
 from calibrant._version import __version__
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.methods.by_label import ByLabel
 from calibrant.calibrators.registry import CALIBRATORS, get
 from calibrant.core.errors import InputError, first
 from calibrant.core.files import replace_file
 from calibrant.predictions.arrays import as_class_names
 from calibrant.predictions.files import check_file, explain_read_errors
 
-FORMAT = 1  # raised when older versions cannot read new files
+FORMAT = 2  # raised when older versions cannot read new files
+CLASSES_FORMAT = 1  # of calibrators of classes, which older versions read
 ENDING = ".safetensors"
 _KEY = "calibrant.calibrator"  # key in the metadata of the file
 _NOT_FINITE = "$float"  # JSON has no infinity and no NaN
@@ -64,19 +67,20 @@ def save(
     if not calibrator.is_fitted:
         raise InputError(f"{calibrator.name} is not fitted: call fit before save")
     options = calibrator.options()
-    if type(get(calibrator.name, **options)) is not type(calibrator):
+    if type(_make(calibrator.name, options)) is not type(calibrator):
         raise InputError(
             f"{type(calibrator).__name__} is not the calibrator registered as "
             f"{calibrator.name!r}, so its file could not be loaded: register it, or save its "
             "state_dict()"
         )
     names = calibrator.class_names_ if class_names is None else class_names
+    newer = calibrator.for_events_ or calibrator.takes_labels
     header = {
-        "format": FORMAT,
+        "format": FORMAT if newer else CLASSES_FORMAT,
         "version": __version__,
         "method": calibrator.name,
         "options": options,
-        "class_names": as_class_names(names, int(calibrator.num_classes_)),
+        "class_names": as_class_names(names, _count_names(calibrator, names)),
         "summary": calibrator.summary_,
     }
     # Tensors in a file may not share memory; clones never do.
@@ -84,9 +88,32 @@ def save(
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for key, value in calibrator.state_dict().items()
     }
+    header["digest"] = compute_digest(_to_text(header), tensors)
     with replace_file(target) as temporary:
         save_file(tensors, temporary, metadata={_KEY: _to_text(header)})
     return target
+
+
+def compute_digest(text: str, tensors: dict[str, Tensor]) -> str:
+    """Return the SHA-256 of a file's header and of its tensors' names, types, shapes and bytes."""
+    total = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        total.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _make(method: str, options: dict[str, Any]) -> Calibrator:
+    """Make a fresh calibrator; that of many labels a row is not chosen by name."""
+    return ByLabel(**options) if method == ByLabel.name else get(method, **options)
+
+
+def _count_names(calibrator: Calibrator, names: Sequence[str] | None) -> int:
+    """Return how many class names there are; an event has one, or those of two classes."""
+    if calibrator.for_events_:
+        return 2 if names is not None and len(names) == 2 else 1
+    return int(calibrator.num_classes_)
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -99,13 +126,13 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     with explain_read_errors(file):
         header, tensors = _read(file)
         _check_options(header["method"], header["options"])
-        calibrator = get(header["method"], **header["options"])
+        calibrator = _make(header["method"], header["options"])
         _check_tensors(calibrator, tensors)
         calibrator.load_state_dict(tensors)
         _check_output(calibrator)
         calibrator.summary_ = header["summary"]
-        names = as_class_names(header["class_names"], int(calibrator.num_classes_))
-        calibrator.class_names_ = names
+        names = header["class_names"]
+        calibrator.class_names_ = as_class_names(names, _count_names(calibrator, names))
     return calibrator
 
 
@@ -120,8 +147,15 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 f"not a calibrator written by calibrant: it holds tensors {held or '(none)'} and "
                 "names no method; read predictions with Predictions.read"
             )
-        header = _from_text(metadata[_KEY])
         tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        header = _from_text(metadata[_KEY])
+        if "digest" in header:  # older files have none
+            rest = json.loads(metadata[_KEY])
+            if rest.pop("digest") != compute_digest(json.dumps(rest), tensors):
+                raise InputError(
+                    "damaged: its contents do not have the digest that was written with them: save "
+                    "the calibrator again"
+                )
     return header, tensors
 
 
@@ -141,7 +175,7 @@ def _from_text(text: str) -> dict[str, Any]:
     for key, kind in wanted.items():
         if not isinstance(header.get(key), kind):  # type: ignore[arg-type]
             raise InputError(f"damaged: its {key} cannot be {header.get(key)!r:.80}")
-    if header["method"] not in CALIBRATORS:
+    if header["method"] not in CALIBRATORS and header["method"] != ByLabel.name:
         written = f"{header.get('version', '(unknown)')!s:.40}"
         raise InputError(
             f"its method is {header['method']!r:.80}, which calibrant {__version__} does not have; "
@@ -175,7 +209,7 @@ def _decode(entry: dict[str, Any]) -> Any:
 
 def _check_options(method: str, options: dict[str, Any]) -> None:
     """Raise an error unless names and types of options fit the method's constructor."""
-    kind = type(get(method))
+    kind = type(_make(method, {}))
     known = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
     hints = typing.get_type_hints(kind.__init__)
     for name, value in options.items():
@@ -183,6 +217,11 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
             raise InputError(f"{method} has no option {name!r:.80}, only {first(known, 20)}")
         if not _fits_hint(value, hints.get(name, Any)):
             raise InputError(f"the option {name} of {method} cannot be {value!r:.80}")
+    for member in options.get("members", ()) if method == ByLabel.name else ():
+        part = member.get("method") if isinstance(member, dict) else None
+        if not isinstance(part, str) or part not in CALIBRATORS:
+            raise InputError(f"damaged: no member of {method} can be {member!r:.80}")
+        _check_options(part, {key: member[key] for key in member if key != "method"})
 
 
 def _fits_hint(value: Any, hint: Any) -> bool:
@@ -222,7 +261,8 @@ def _check_tensors(calibrator: Calibrator, tensors: dict[str, Tensor]) -> None:
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise InputError(f"damaged: {key} holds NaN")
     classes = tensors["num_classes_"]
-    if classes.ndim or not 2 <= int(classes) <= _MOST_CLASSES:
+    least = 1 if calibrator.takes_events or calibrator.takes_labels else 2
+    if classes.ndim or not least <= int(classes) <= _MOST_CLASSES:
         raise InputError(f"damaged: num_classes_ cannot be {classes.tolist()!r:.80}")
 
 
@@ -230,13 +270,16 @@ def _check_output(calibrator: Calibrator) -> None:
     """Map one row, which fails if tensors have wrong shapes."""
     width, classes = calibrator.input_width, int(calibrator.num_classes_)
     row = torch.linspace(-1.0, 1.0, width).unsqueeze(0)
+    if calibrator.for_events_:
+        row = torch.zeros(1)
     row = row.reshape(1, width, 1, 1).expand(1, width, 4, 4) if calibrator.dense_only else row
+    given = row if calibrator.from_logits else row.sigmoid() if row.ndim == 1 else row.softmax(1)
     with torch.no_grad():
-        mapped = calibrator(row if calibrator.from_logits else row.softmax(1))
-    wanted = (1, classes, *row.shape[2:])
+        mapped = calibrator(given)
+    wanted = (1,) if calibrator.for_events_ else (1, classes, *row.shape[2:])
     if tuple(mapped.shape) != wanted or not bool(torch.isfinite(mapped).all()):
-        given = "features" if calibrator.takes_features else "logits"
+        what = "features" if calibrator.takes_features else "logits"
         raise InputError(
             f"damaged: its tensors do not make a {calibrator.name} of {classes} classes: a row of "
-            f"{width} {given} gives shape {tuple(mapped.shape)}"
+            f"{width} {what} gives shape {tuple(mapped.shape)}"
         )

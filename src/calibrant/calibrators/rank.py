@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIGURES = ("nll", "brier", "ece", "classwise_ece", "aurc", "accuracy")
+EVENT_FIGURES = ("nll", "brier", "ece", "mean_gap", "ici", "auroc")
 
 
 def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
@@ -41,17 +42,34 @@ def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
             "same kind of scores"
         )
     held = predictions.in_memory()
-    if int(calibrator.num_classes_) != held.num_classes:
-        raise InputError(
-            f"this {calibrator.name} calibrator was fitted on {int(calibrator.num_classes_)} "
-            f"classes, found {held.num_classes}"
-        )
+    _check_same_task(calibrator, held)
     return replace(
         held,
         scores=calibrator.calibrate(held.array),
         is_logits=True,
         name=f"{held.name} after {calibrator.name}",
     )
+
+
+def _check_same_task(calibrator: Calibrator, held: Predictions) -> None:
+    """Raise an error unless the calibrator was fitted on predictions like these."""
+    fitted = "events" if calibrator.for_events_ else f"{int(calibrator.num_classes_)} classes"
+    if calibrator.takes_labels:
+        fitted = f"{int(calibrator.num_classes_)} labels"
+    start = f"this {calibrator.name} calibrator was fitted on {fitted}, found"
+    if (held.task == "multilabel") != calibrator.takes_labels:
+        raise InputError(f"{start} task {held.task!r}: fit it on predictions like these")
+    if held.task == "events" and not calibrator.for_events_:
+        raise InputError(f"{start} events: fit it on events (Predictions.from_events)")
+    width = 2 if calibrator.for_events_ else int(calibrator.num_classes_)
+    if width != held.num_classes or (calibrator.for_events_ and held.is_dense):
+        shape = " of dense predictions" if held.is_dense else ""
+        raise InputError(f"{start} {held.num_classes}{shape}")
+    if held.num_options is not None and not calibrator.takes_options:
+        raise InputError(
+            f"{calibrator.name} does not take questions with different numbers of options; use "
+            "temperature or ensemble_temperature"
+        )
 
 
 @dataclass(frozen=True)
@@ -61,12 +79,13 @@ class Ranking:
     methods: tuple[str, ...]
     values: np.ndarray[Any, np.dtype[np.float64]]  # (methods, splits, figures + seconds)
     notes: dict[str, str]  # methods that could not be fitted, with the error
+    figures: tuple[str, ...] = FIGURES
 
     def to_frame(self) -> pd.DataFrame:
         """Return mean and standard error over splits of each figure, best likelihood first."""
         import pandas as pd
 
-        names = (*FIGURES, "seconds")
+        names = (*self.figures, "seconds")
         splits = self.values.shape[1]
         table: dict[str, Any] = {"method": list(self.methods)}
         for column, name in enumerate(names):
@@ -100,9 +119,20 @@ def rank(
     """
     # An unknown name is an error before any work; heads do not take scores.
     usual = [name for name in CALIBRATORS if not kind_of(name).takes_features]
+    if val.task == "multilabel":
+        raise InputError(
+            "rank takes one label a row: write each label as events (val.to_events(label)) and "
+            "rank those; fit and calibrate take many labels a row as they are"
+        )
+    figures: tuple[str, ...] = EVENT_FIGURES if val.task == "events" else FIGURES
+    if val.num_options is not None:  # positions, not classes
+        figures = tuple(name for name in FIGURES if name != "classwise_ece")
     names = tuple(methods or usual)
     for name in names:
         get_for_scores(name, from_logits=val.is_logits)
+    for given in (val, test):
+        if given is not None:
+            _ = given.known_labels  # raises an error if there are none
     pairs = (
         [(val.in_memory(), test.in_memory())]
         if test is not None
@@ -113,24 +143,30 @@ def rank(
     for name in names:
         tick(name)
         try:
-            values[name] = [_measure(name, *pair) for pair in pairs]
+            values[name] = [_measure(name, *pair, figures) for pair in pairs]
         except InputError as error:
             notes[name] = str(error)
-    return Ranking(tuple(values), np.array(list(values.values())), notes)
+    if not values:
+        raise InputError(f"no method can be ranked: {next(iter(notes.values()))}")
+    return Ranking(tuple(values), np.array(list(values.values())), notes, figures)
 
 
-def _measure(name: str, val: Predictions, test: Predictions) -> list[float]:
+def _measure(
+    name: str, val: Predictions, test: Predictions, figures: tuple[str, ...]
+) -> list[float]:
     begun = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         calibrator = get_for_scores(name, from_logits=val.is_logits)
-        calibrator.fit(val.array, val.labels, ignore_index=val.ignore_index)
+        calibrator.fit(val)
     seconds = time.perf_counter() - begun
     after = apply(calibrator, test)
     values = compute_all(
-        [measure(figure) for figure in FIGURES],
-        after.batches(),
+        [measure(figure) for figure in figures],
+        [(after.array, after.known_labels, after.weights)],
         from_logits=True,
         ignore_index=after.ignore_index,
+        positive=1 if after.task == "events" else None,
+        absent=after.num_options is not None,
     )
     return [*(float(value) for value in values), seconds]

@@ -57,6 +57,18 @@ CALIBRATORS: Registry[type[Calibrator]] = Registry(
             f"{_AT}.methods.beta:Beta",
             "three numbers a class; for binary problems; may change predictions",
         ),
+        "platt": (
+            f"{_AT}.methods.platt:Platt",
+            "a slope and an intercept on the logit; for events; may change predictions",
+        ),
+        "quadratic": (
+            f"{_AT}.methods.quadratic:Quadratic",
+            "a parabola on the logit; for events; may change predictions",
+        ),
+        "venn_abers": (
+            f"{_AT}.methods.venn_abers:VennAbers",
+            "two isotonic fits a score, (p0, p1); for events; may change predictions",
+        ),
         "spline": (
             f"{_AT}.methods.spline:Spline",
             "the top confidence by a spline; may change predictions",

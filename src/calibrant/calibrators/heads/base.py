@@ -35,7 +35,7 @@ class FeatureHead(Calibrator):
     num_classes: int | None
     epochs: int
 
-    def fit(
+    def fit(  # type: ignore[override]
         self: H,
         features: Array,
         target: Array,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.base import PLAIN, Design
 from calibrant.calibrators.methods.temperature import (
     ObjectiveCalibrator,
     best_temperature,
@@ -60,7 +61,8 @@ class AffineCalibrator(ObjectiveCalibrator):
     half a decade to either side. Folds are drawn without stratification, because stratified
     folds make class frequencies look better known than they are. Where passes are expensive,
     fewer folds are held out. The data term is a sum, so a given ridge matters less with more
-    rows.
+    rows; weights average 1 in it. Folds never split clusters, and errors are then those of whole
+    clusters.
 
     Under another objective than the likelihood, T is that objective's, and the map is the
     minimum (or fixed point) of its value plus the same penalty over N; strengths are still
@@ -77,6 +79,8 @@ class AffineCalibrator(ObjectiveCalibrator):
         from_logits: False if scores are probabilities, not logits.
     """
 
+    takes_events = True
+    takes_weights = True
     diagonal_share = 1.0  # ω
     full = False
 
@@ -105,24 +109,29 @@ class AffineCalibrator(ObjectiveCalibrator):
         """Return f(z); at any temperature it must give the same probabilities as z."""
         return logits - logits.mean(1, keepdim=True)
 
-    def _solve(self, logits: Tensor, target: Tensor) -> Tensor:
+    def _solve(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> Tensor:
         """Return (2,K) or (K+1,K) coefficients: the factors of f(z) above the intercept."""
-        features = self._features(logits)
-        root = fit_temperature(features, target)
+        self._check_objective(logits, design)
+        features, weights = self._features(logits), design.weights
+        root = fit_temperature(features, target, weights=weights)
         if root.at_bound:
             warn_of_bound(1.0 / root.value, stacklevel=5)
         size = float(torch.linalg.vector_norm(features, dtype=torch.float64))
+        if weights is not None:
+            squares = features.double().square().sum(1)
+            size = float((weights * squares).sum()) ** 0.5
         size = size / features.numel() ** 0.5 or 1.0
         rows, classes = features.shape
         cost = rows * classes * max(classes if self.full else 0, 150)
         scale = root.value * size
         coefficients = features.new_zeros((classes + 1 if self.full else 2, classes))
         ridge = self._ridge(*(math.inf if given is None else given for given in self._given))
-        if None in self._given and rows >= 2 * self.folds:
+        units = rows if design.clusters is None else len(torch.unique(design.clusters))
+        if None in self._given and rows >= 2 * self.folds and units >= 2:
             visited = int((_CHEAP_FOLDS if self.full else _CHEAP) / cost)
-            visited = max(1, min(self.folds, visited))
+            visited = max(1, min(self.folds, visited, units))
             loose = _LOOSE_DEAR if self.full and visited < self.folds else _LOOSE
-            folds = cut_folds(features, target, size, self.folds)
+            folds = cut_folds(features, target, size, self.folds, *design)
             narrow = classes <= MOST_NARROW and (self._given[0] or WEAKEST) >= WEAKEST
             kind = NarrowSearch if narrow else Search
             first = kind(folds, scale, visited, loose)
@@ -132,10 +141,12 @@ class AffineCalibrator(ObjectiveCalibrator):
         objective = self._objective()
         if objective.name == "nll" or objective.kind == "searched":
             single = features.dtype == torch.float32 and cost > _CHEAP
-            best = _fit_all_rows(features, target, size, scale, ridge, coefficients, single=single)
+            best = _fit_all_rows(
+                features, target, size, scale, ridge, coefficients, weights, single=single
+            )
         else:
             zero = torch.zeros_like(coefficients, dtype=torch.float64)
-            scale, best = fit_affine(features, target, size, objective, ridge, zero)
+            scale, best = fit_affine(features, target, size, objective, ridge, zero, weights)
         self.facts_ = objective.facts()
         strengths = [ridge.intercept, ridge.off_diagonal] if self.full else [ridge.intercept]
         self.strengths_ = torch.tensor(strengths, dtype=torch.float64, device=logits.device)
@@ -188,6 +199,7 @@ def _fit_all_rows(
     scale: float,
     ridge: Ridge,
     start: Tensor,
+    weights: Tensor | None = None,
     *,
     single: bool,
 ) -> Tensor:
@@ -197,12 +209,13 @@ def _fit_all_rows(
     if narrow and math.isfinite(ridge.intercept) and not single:
         rows = features.t().double().contiguous() / size
         begin = start if is_diagonal(start) else _narrow(start)
-        fitted, _ = NarrowFits(rows, target, scale).minimise(
+        keep = None if weights is None else weights.unsqueeze(0)
+        fitted, _ = NarrowFits(rows, target, scale, keep).minimise(
             ridge, begin.double().unsqueeze(0), tolerance=_TIGHT
         )
         return fitted[0] if is_diagonal(start) else _widen(fitted[0])
     dtype = torch.float32 if single else torch.float64
-    blocks = [(x.to(dtype) / size, y) for x, y in to_blocks(features, target)]
+    blocks = [b._replace(x=b.x.to(dtype) / size) for b in to_blocks(features, target, weights)]
     return minimise(
         RidgeProblem(blocks, scale),
         ridge,
@@ -230,7 +243,13 @@ def check_strength(name: str, value: Strength) -> float | None:
 
 
 def fit_affine(
-    features: Tensor, target: Tensor, size: float, objective: Objective, ridge: Ridge, like: Tensor
+    features: Tensor,
+    target: Tensor,
+    size: float,
+    objective: Objective,
+    ridge: Ridge,
+    like: Tensor,
+    weights: Tensor | None = None,
 ) -> tuple[float, Tensor]:
     """Fit s and the coefficients c of x ↦ s·x + c(x), x = f(z)/size, in the shape of ``like``.
 
@@ -242,9 +261,9 @@ def fit_affine(
 
     which for the likelihood is what `multinomial.minimise` solves. Starts at c = 0.
     """
-    scale = size / best_temperature(features, target, objective)
+    scale = size / best_temperature(features, target, objective, weights)
     rows, shape = len(target), like.shape
-    blocks = to_blocks(features / size, target)
+    blocks = to_blocks(features / size, target, weights)
     curvature = RidgeProblem(blocks, scale).curvature(like.to(features.dtype)).diagonal
     strengths = ridge.weights(like.double())
     held = torch.isinf(strengths)
@@ -267,7 +286,7 @@ def fit_affine(
     def penalty(at: Tensor) -> Tensor:
         return 0.5 * (strengths * coefficients(at).square()).sum() / rows
 
-    problem = Problem(map, features, target, like.numel(), penalty)
+    problem = Problem(map, features, target, like.numel(), penalty, weights)
     bounds = [(-math.inf, math.inf)] * problem.size
     # SB-ECE jumps where a prediction changes.
     kinked = objective.name == "sb_ece"

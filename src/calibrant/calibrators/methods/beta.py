@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design
 from calibrant.calibrators.solvers.one_vs_rest import (
+    fit_logistic,
     log_odds,
     log_sigmoid,
-    minimise,
     normalise_odds,
 )
 from calibrant.core.errors import InputError
@@ -35,6 +34,9 @@ class Beta(Calibrator):
     (with very many pairs, misses whose log-odds agree to three digits are merged at their
     mean, which moves no coefficient by 1e-5). A class without rows stays near the common map.
 
+    Events have one map, with the ridge alone: nothing ties what it does at p to what it does at
+    1 − p. Weights average 1, so that the ridge counts as before.
+
     Args:
         ridge: The ridge of both fits. Default: 0.1 (ours: bounds separable classes and moves
             others hardly).
@@ -46,6 +48,8 @@ class Beta(Calibrator):
     """
 
     name = "beta"
+    takes_events = True
+    takes_weights = True
 
     coefficients_: Tensor
 
@@ -60,12 +64,13 @@ class Beta(Calibrator):
         self.ridge, self.sharing = ridge, sharing
         self.register_buffer("coefficients_", torch.zeros(0, dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
         rows, classes = logits.shape
         odds = torch.cat([log_odds(logits[part]) for part in row_slices(logits.shape)])
         every = torch.arange(classes, device=odds.device)
         alone = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64, device=odds.device)
-        places, pair_hits, times = common_pairs(odds, target)
+        weights = design.weights
+        places, pair_hits, times = common_pairs(odds, target, weights)
         common = fit_beta(places, pair_hits, alone, ridge=self.ridge, sharing=0.0, times=times)[0]
         sharing = self.sharing
         if sharing is None:
@@ -75,8 +80,23 @@ class Beta(Calibrator):
         for k in range(0, classes, step):
             block = odds[:, k : k + step].t().double().contiguous()
             hits = (every[k : k + step].unsqueeze(1) == target).double()
-            fitted.append(fit_beta(block, hits, common, ridge=self.ridge, sharing=sharing))
+            each = None if weights is None else weights.expand_as(hits)
+            fitted.append(
+                fit_beta(block, hits, common, ridge=self.ridge, sharing=sharing, times=each)
+            )
         self.coefficients_ = torch.cat(fitted)
+
+    def _fit_events(self, odds: Tensor, happened: Tensor, design: Design) -> None:
+        alone = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64, device=odds.device)
+        times = None if design.weights is None else design.weights.unsqueeze(0)
+        place, hits = odds.double().unsqueeze(0), happened.double().unsqueeze(0)
+        self.coefficients_ = fit_beta(
+            place, hits, alone, ridge=self.ridge, sharing=0.0, times=times
+        )
+
+    def _map_events(self, odds: Tensor) -> Tensor:
+        a, b, c = self.coefficients_.to(odds)[0].unbind()
+        return a * log_sigmoid(odds) - b * log_sigmoid(-odds) + c
 
     def _map(self, logits: Tensor) -> Tensor:
         odds = log_odds(logits)
@@ -84,26 +104,37 @@ class Beta(Calibrator):
         return normalise_odds(a * log_sigmoid(odds) - b * log_sigmoid(-odds) + c)
 
 
-def common_pairs(odds: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def common_pairs(
+    odds: Tensor, target: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return (1,M) log-odds of the pairs of all classes, their hits, and how many each counts."""
     true = odds.gather(1, target.unsqueeze(1)).double().t()
     if odds.numel() <= _PAIRS:
         every = torch.arange(odds.shape[1], device=odds.device)
         hits = (target.unsqueeze(1) == every).double().reshape(1, -1)
-        return odds.double().reshape(1, -1), hits, torch.ones_like(hits)
+        times = torch.ones_like(hits)
+        if weights is not None:
+            times = weights.repeat_interleave(odds.shape[1]).unsqueeze(0)
+        return odds.double().reshape(1, -1), hits, times
     counts, totals = (true.new_zeros(2 * _CELLS) for _ in range(2))
+    own = torch.ones_like(true[0]) if weights is None else weights
     for part in row_slices(odds.shape):
         block = odds[part].reshape(-1)
         cell = block.asinh().mul_(_FINE).round_().clamp_(-_CELLS, _CELLS - 1).long() + _CELLS
-        counts += torch.bincount(cell, minlength=2 * _CELLS)
-        totals += torch.bincount(cell, block.double(), 2 * _CELLS)
+        if weights is None:
+            counts += torch.bincount(cell, minlength=2 * _CELLS)
+            totals += torch.bincount(cell, block.double(), 2 * _CELLS)
+            continue
+        each = weights[part].repeat_interleave(odds.shape[1])
+        counts += torch.bincount(cell, each, 2 * _CELLS)
+        totals += torch.bincount(cell, each * block.double(), 2 * _CELLS)
     cell = true[0].to(odds.dtype).asinh().mul_(_FINE).round_().clamp_(-_CELLS, _CELLS - 1).long()
-    counts -= torch.bincount(cell + _CELLS, minlength=2 * _CELLS)
-    totals -= torch.bincount(cell + _CELLS, true[0], 2 * _CELLS)
-    filled = counts > 0
+    counts -= torch.bincount(cell + _CELLS, own, 2 * _CELLS)
+    totals -= torch.bincount(cell + _CELLS, own * true[0], 2 * _CELLS)
+    filled = counts > (0 if weights is None else 1e-9)
     means = (totals[filled] / counts[filled]).unsqueeze(0)
     hits = torch.cat((torch.ones_like(true), torch.zeros_like(means)), 1)
-    times = torch.cat((torch.ones_like(true), counts[filled].unsqueeze(0)), 1)
+    times = torch.cat((own.unsqueeze(0), counts[filled].unsqueeze(0)), 1)
     return torch.cat((true, means), 1), hits, times
 
 
@@ -127,30 +158,7 @@ def fit_beta(
         times: (C,N), how often each pair counts. Default: None (once).
     """
     features = torch.stack((log_sigmoid(odds), -log_sigmoid(-odds), torch.ones_like(odds)), dim=1)
-    linear = (features * hits.unsqueeze(1)).sum(2)
-    start = centre.expand(len(odds), 3)
-
-    def likelihood(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        score = torch.bmm(theta.unsqueeze(1), features).squeeze(1)
-        q = score.sigmoid()
-        loss, spread = softplus(score), q * (1.0 - q)
-        if times is not None:
-            loss, q, spread = loss * times, q * times, spread * times
-        value = loss.sum(1) - (theta * linear).sum(1)
-        gradient = torch.bmm(features, q.unsqueeze(2)).squeeze(2) - linear
-        weighted = features * spread.unsqueeze(1)
-        return value, gradient, torch.bmm(weighted, features.transpose(1, 2))
-
-    count = hits.sum(1)
-    fewer = torch.minimum(count, odds.shape[1] - count).clamp_min(1.0)
-    penalty = (sharing / fewer).reshape(-1, 1, 1) * likelihood(start)[2]
-    penalty = penalty + ridge * torch.eye(3, dtype=odds.dtype, device=odds.device)
-
-    def loss(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        value, gradient, curvature = likelihood(theta)
-        away = theta - start
-        pull = torch.bmm(penalty, away.unsqueeze(2)).squeeze(2)
-        return value + 0.5 * (away * pull).sum(1), gradient + pull, curvature + penalty
-
     bounds = torch.tensor([0.0, 0.0, -torch.inf], dtype=odds.dtype, device=odds.device)
-    return minimise(loss, start, bounds.expand_as(start), name="beta")
+    return fit_logistic(
+        features, hits, centre, bounds, ridge=ridge, sharing=sharing, times=times, name="beta"
+    )

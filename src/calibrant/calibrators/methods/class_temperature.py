@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.base import PLAIN, Design
 from calibrant.calibrators.methods.temperature import ObjectiveCalibrator, best_temperature
 from calibrant.calibrators.solvers.descent import fit_parameters, search_grid
 from calibrant.calibrators.solvers.objectives import get_objective
@@ -38,6 +39,7 @@ class ClassTemperature(ObjectiveCalibrator):
     """
 
     name = "class_temperature"
+    takes_weights = True
 
     temperatures_: Tensor
 
@@ -57,11 +59,12 @@ class ClassTemperature(ObjectiveCalibrator):
         self.spread = spread
         self.register_buffer("temperatures_", torch.zeros(0, dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        objective = self._objective()
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        self._check_objective(logits, design)
+        objective, weights = self._objective(), design.weights
         searched = objective.kind == "searched"
         smooth = get_objective("nll") if searched else objective
-        shared = math.log(best_temperature(logits, target, smooth))
+        shared = math.log(best_temperature(logits, target, smooth, weights))
         classes = logits.shape[1]
 
         def penalty(at: Tensor) -> Tensor:
@@ -72,7 +75,8 @@ class ClassTemperature(ObjectiveCalibrator):
             return z * (-at).exp()
 
         smooth.prepare(Problem(map, logits, target, classes))
-        problem = Problem(map, logits, target, classes, penalty if self.spread else None)
+        extra = penalty if self.spread else None
+        problem = Problem(map, logits, target, classes, extra, weights)
         bounds = [LOG_BOUNDS] * classes
         if self.spread is None:
             rows = torch.bincount(target, minlength=classes).tolist()

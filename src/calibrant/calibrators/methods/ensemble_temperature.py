@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.base import PLAIN, Design
 from calibrant.calibrators.methods.temperature import ObjectiveCalibrator, best_temperature
 from calibrant.calibrators.solvers.descent import fit_parameters
 from calibrant.calibrators.solvers.objectives import Objective
@@ -34,7 +35,8 @@ class EnsembleTemperature(ObjectiveCalibrator):
     Each part rises with the logit, so no prediction changes (logits closer than rounding may
     tie). The uniform part bounds the loss of a row that is certain and wrong. T is fitted
     first, alone; then T and w are fitted together, never worse by the objective. The
-    objective ``"ece"`` has no gradient: T and then w are found by a search.
+    objective ``"ece"`` has no gradient: T and then w are found by a search. K is the number of
+    options that the row has: a logit of −inf stays one.
 
     Args:
         space: ``"probs"`` mixes probabilities. ``"logits"`` is eq. 13 of class-scaling, which
@@ -52,6 +54,9 @@ class EnsembleTemperature(ObjectiveCalibrator):
 
     name = "ensemble_temperature"
     preserves_predictions = True
+    takes_events = True
+    takes_options = True
+    takes_weights = True
 
     temperature_: Tensor
     weights_: Tensor
@@ -74,16 +79,17 @@ class EnsembleTemperature(ObjectiveCalibrator):
         self.register_buffer("temperature_", torch.ones((), dtype=torch.float64))
         self.register_buffer("weights_", torch.tensor((1.0, 0.0, 0.0), dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        objective = self._objective()
-        first = math.log(best_temperature(logits, target, objective))
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        self._check_objective(logits, design)
+        objective, weights = self._objective(), design.weights
+        first = math.log(best_temperature(logits, target, objective, weights))
         self.facts_ = objective.facts()
         if self.space == "logits":
             best = np.array([first, 0.0, 0.0])
         elif objective.kind == "searched":
             best = _search_weights(logits, target, objective, first)
         else:
-            best = _fit_weights(logits, target, objective, first, joint=self.joint)
+            best = _fit_weights(logits, target, objective, first, weights, joint=self.joint)
         at = torch.from_numpy(best)
         self.temperature_ = at[0].exp().to(logits.device)
         self.weights_ = weights_of(at[1:]).to(logits.device)
@@ -101,7 +107,11 @@ def mix(logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor:
     sharp = torch.log_softmax(logits / temperature, dim=1) + logs[0]
     plain = torch.log_softmax(logits, dim=1) + logs[1]
     flat = logs[2] - math.log(logits.shape[1])
-    return torch.logaddexp(torch.logaddexp(sharp, plain), flat)
+    absent = logits == -math.inf
+    # Of 1 exactly, and so nothing to the last bit, where no option is absent.
+    share = (~absent).to(logits.dtype).mean(dim=1, keepdim=True)
+    mixed = torch.logaddexp(torch.logaddexp(sharp, plain), flat - share.log())
+    return torch.where(absent, -math.inf, mixed)
 
 
 def weights_of(shares: Tensor) -> Tensor:
@@ -111,10 +121,16 @@ def weights_of(shares: Tensor) -> Tensor:
 
 
 def _fit_weights(
-    logits: Tensor, target: Tensor, objective: Objective, first: float, *, joint: bool
+    logits: Tensor,
+    target: Tensor,
+    objective: Objective,
+    first: float,
+    row_weights: Tensor | None = None,
+    *,
+    joint: bool,
 ) -> Vector:
     """Fit ln T and the weights, unless T alone is an optimum."""
-    make = _problem_maker(logits, target, objective)
+    make = _problem_maker(logits, target, objective, row_weights)
     if _alone_is_best(make(lambda shares: shares), objective, first):
         return np.array([first, LEAST, LEAST])
     problem = make(torch.exp)
@@ -132,16 +148,24 @@ def _fit_weights(
 
 
 def _problem_maker(
-    logits: Tensor, target: Tensor, objective: Objective
+    logits: Tensor, target: Tensor, objective: Objective, row_weights: Tensor | None = None
 ) -> Callable[[Callable[[Tensor], Tensor]], Problem]:
     """Return a maker of problems in ln T and the arguments of a function that gives shares."""
     if objective.name == "label_smoothing":  # needs the mixture of every class
         return lambda shares: Problem(
-            lambda z, at: mix(z, at[0].exp(), weights_of(shares(at[1:]))), logits, target, 3
+            lambda z, at: mix(z, at[0].exp(), weights_of(shares(at[1:]))),
+            logits,
+            target,
+            3,
+            weights=row_weights,
         )
-    partition = Partition(logits, target)
+    partition = Partition(logits, target, row_weights)
     untouched = partition.rows(torch.zeros(1, dtype=torch.float64, device=logits.device))
-    flat = math.log(logits.shape[1])
+    size: float | Tensor = logits.shape[1]
+    flat: float | Tensor = math.log(logits.shape[1])
+    if float(logits.amin()) == -math.inf:
+        size = (logits > -math.inf).sum(1).double()
+        flat = size.log()
 
     def make(shares: Callable[[Tensor], Tensor]) -> Problem:
         def rows(at: Tensor) -> Rows:
@@ -152,7 +176,7 @@ def _problem_maker(
             best = weights[0] * sharp.confidence + weights[1] * untouched.confidence
             return sharp._replace(
                 log_true=torch.logaddexp(true, logs[2] - flat),
-                confidence=best + weights[2] / logits.shape[1],
+                confidence=best + weights[2] / size,
             )
 
         return TemperedProblem(rows, logits, target, 3)
@@ -168,7 +192,7 @@ def _alone_is_best(problem: Problem, objective: Objective, first: float) -> bool
     if objective.kind == "smooth":
         slope = problem.gradient(at, objective.loss)[1]
     else:
-        weights = objective.weights(problem.rows(at))
+        weights = objective.row_weights(problem.rows(at))
         slope = problem.weighted(at, weights / weights.sum().clamp_min(1e-300))[1]
     return bool((slope[1:] >= 0).all())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design, as_pair
 from calibrant.calibrators.methods.temperature import fit_temperature
 from calibrant.calibrators.solvers.one_vs_rest import log_odds, normalise_odds, search_sorted
 from calibrant.core.errors import InputError
@@ -23,6 +23,9 @@ class Histogram(Calibrator):
     and the uniform one, so that no share is 0 or 1. A class of n_k rows mixes the log-odds of
     its own bins with those of bins over all classes, whose weight is s/(n_k + s); a class
     without rows has only the latter. Bins are right-closed.
+
+    Events have bins of their own probability alone, m = (p̄ + 1/2)/2. Weights average 1, so that a
+    and s count as rows of mean weight; bins of equal mass then hold equal weight.
 
     Args:
         num_bins: The number of bins. Default: 15 (ours: as in `calibrant.metrics.ece`).
@@ -43,6 +46,8 @@ class Histogram(Calibrator):
     """
 
     name = "histogram"
+    takes_events = True
+    takes_weights = True
 
     edges_: Tensor
     values_: Tensor
@@ -76,32 +81,58 @@ class Histogram(Calibrator):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self.register_buffer("temperature_", torch.ones((), dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        classes, bins = logits.shape[1], self.num_bins
-        best = fit_temperature(logits, target).value if self.inside == "shifted" else 1.0
+    def _fit_events(self, odds: Tensor, happened: Tensor, design: Design) -> None:
+        best = 1.0
+        if self.inside == "shifted":
+            best = fit_temperature(as_pair(odds), happened, weights=design.weights).value
+        self.temperature_ = torch.tensor(1.0 / best, dtype=torch.float64, device=odds.device)
+        scaled = (odds / self.temperature_.to(odds.dtype)).unsqueeze(1)
+        self.edges_ = self._cut(scaled.t(), design.weights)
+        # As one class, whose hits are the rows that happened.
+        sums = _bin_sums(scaled, 1 - happened, self.edges_, self.num_bins, design.weights)
+        self.values_ = self._values(*sums, 2)
+
+    def _map_events(self, odds: Tensor) -> Tensor:
+        scaled = (odds / self.temperature_.to(odds.dtype)).unsqueeze(1)
+        shift = _look_up(scaled, self.edges_, self.values_)
+        return (shift if self.inside == "constant" else scaled + shift).squeeze(1)
+
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        classes, bins, weights = logits.shape[1], self.num_bins, design.weights
+        shifted = self.inside == "shifted"
+        best = fit_temperature(logits, target, weights=weights).value if shifted else 1.0
         self.temperature_ = torch.tensor(1.0 / best, dtype=torch.float64, device=logits.device)
         odds = torch.cat([self._odds(logits[rows]) for rows in row_slices(logits.shape)])
-        inner = torch.arange(1, bins, dtype=odds.dtype, device=odds.device) / bins
-        if self.binning == "width":
-            self.edges_ = self.common_edges_ = torch.logit(inner).unsqueeze(0)
-        else:
-            self.edges_ = _quantiles(odds.t(), inner)
-            flat = odds.reshape(1, -1)
-            self.common_edges_ = _quantiles(flat[:, :: max(1, flat.shape[1] // _PAIRS)], inner)
-        sums = _bin_sums(odds, target, self.edges_, bins)
+        self.edges_ = self.common_edges_ = self._cut(odds.t(), weights)
+        if self.binning == "mass":
+            step = max(1, odds.numel() // _PAIRS)
+            flat = odds.reshape(1, -1)[:, ::step]
+            each = None if weights is None else weights.repeat_interleave(classes)[::step]
+            self.common_edges_ = self._cut(flat, each)
+        sums = _bin_sums(odds, target, self.edges_, bins, weights)
         self.values_ = self._values(*sums, classes)
         if self.binning == "mass":
-            sums = _bin_sums(odds, target, self.common_edges_, bins)
+            sums = _bin_sums(odds, target, self.common_edges_, bins, weights)
         count, mass, hits = (part.sum(0, keepdim=True) for part in sums)
         self.common_values_ = self._values(count, mass, hits, classes)
-        counts = torch.bincount(target, minlength=classes).double()
+        counts = torch.bincount(target, weights, classes).double()
         self.weights_ = self.sharing / (counts + self.sharing)
+
+    def _cut(self, scores: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the inner edges of the bins of each row of scores; one row if all are alike."""
+        inner = torch.arange(1, self.num_bins, dtype=scores.dtype, device=scores.device)
+        inner = inner / self.num_bins
+        if self.binning == "width":
+            return torch.logit(inner).unsqueeze(0)
+        return _quantiles(scores, inner, weights)
 
     def _values(self, count: Tensor, mass: Tensor, hits: Tensor, classes: int) -> Tensor:
         """Return the log-odds of the bins' smoothed shares, or their shift of the model's."""
         least = 1e-12
         centres = (torch.arange(self.num_bins, device=count.device) + 0.5).to(count) / self.num_bins
-        mean = torch.where(count > 0, mass / count.clamp_min(1), centres).clamp(least, 1 - least)
+        mean = torch.where(count > 0, mass / torch.where(count > 0, count, 1.0), centres).clamp(
+            least, 1 - least
+        )
         prior = 0.5 * (mean + 1.0 / classes)
         share = (hits + self.smoothing * prior) / (count + self.smoothing)
         if self.inside == "constant":
@@ -130,12 +161,25 @@ def _look_up(odds: Tensor, edges: Tensor, values: Tensor) -> Tensor:
     return values.to(odds).expand(odds.shape[1], -1).gather(1, _places(odds, edges)).t()
 
 
-def _quantiles(scores: Tensor, shares: Tensor) -> Tensor:
+def _quantiles(scores: Tensor, shares: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return (C, len(shares)) places midway between neighbours in each row of scores.
 
     If an edge lay on a score, rounding would decide the bin of that score.
     """
     size = scores.shape[1]
+    if weights is not None:
+        cuts = []
+        for row in scores:
+            ordered, order = row.sort()
+            reached = weights[order].cumsum(0)
+            reached = reached / reached[-1]
+            # The edge lies after the row whose share of the weight comes nearest.
+            below = torch.searchsorted(reached, shares.double()).clamp(max=size - 1)
+            before = (below - 1).clamp(min=0)
+            nearer = (shares - reached[before]).abs() < (reached[below] - shares).abs()
+            below = torch.where(nearer & (below > 0), before, below)
+            cuts.append(0.5 * (ordered[below] + ordered[(below + 1).clamp(max=size - 1)]))
+        return torch.stack(cuts)
     below = (shares * size).round().long().clamp(1, size) - 1
     above = (below + 1).clamp(max=size - 1)
     ordered = (row.sort().values for row in scores)
@@ -143,9 +187,12 @@ def _quantiles(scores: Tensor, shares: Tensor) -> Tensor:
 
 
 def _bin_sums(
-    odds: Tensor, target: Tensor, edges: Tensor, bins: int
+    odds: Tensor, target: Tensor, edges: Tensor, bins: int, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum rows, probability and hits in each bin of each class, (K, bins) each."""
+    """Sum rows, probability and hits in each bin of each class, (K, bins) each.
+
+    A label beyond the last class is a hit of none.
+    """
     classes = odds.shape[1]
     size = classes * bins
     sums = [torch.zeros(size, dtype=torch.float64, device=odds.device) for _ in range(3)]
@@ -153,9 +200,15 @@ def _bin_sums(
     for rows in row_slices(odds.shape):
         index = _places(odds[rows], edges) + first
         mass = odds[rows].t().sigmoid().double()
-        hit = index.gather(0, target[rows].unsqueeze(0)).squeeze(0)
-        sums[0] += torch.bincount(index.reshape(-1), minlength=size)
+        here = target[rows] < classes
+        labels = target[rows][here]
+        hit = index[:, here].gather(0, labels.unsqueeze(0)).squeeze(0)
+        each = own = None
+        if weights is not None:
+            each, own = weights[rows].expand_as(mass).reshape(-1), weights[rows][here]
+            mass = mass * weights[rows]
+        sums[0] += torch.bincount(index.reshape(-1), each, minlength=size)
         sums[1] += torch.bincount(index.reshape(-1), mass.reshape(-1), minlength=size)
-        sums[2] += torch.bincount(hit, minlength=size)
+        sums[2] += torch.bincount(hit, own, minlength=size)
     count, mass, hits = (part.reshape(classes, bins) for part in sums)
     return count, mass, hits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design
 
 
 class Identity(Calibrator):
@@ -17,8 +17,11 @@ class Identity(Calibrator):
 
     name = "identity"
     preserves_predictions = True
+    takes_events = True
+    takes_options = True
+    takes_weights = True
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
         pass
 
     def _map(self, logits: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design
 from calibrant.calibrators.methods.temperature import fit_temperature, warn_of_bound
 from calibrant.calibrators.solvers.one_vs_rest import minimise
 from calibrant.calibrators.solvers.problem import COLDEST, HOTTEST
@@ -28,6 +28,7 @@ RATE, DECAY, BATCH, EPOCHS = 5e-3, 1e-3, 256, 40
 WARM = 0.1  # share of the steps in which the learning rate rises
 _SORTED = 5  # the largest logits of a row, whose gaps decide where the pieces end
 _MOST_GAPS = 1 << 20
+_FARTHEST = 1e9  # a class that lies farther behind counts as this far: beyond, numbers overflow
 
 Layers = Sequence[tuple[Tensor, Tensor]]
 
@@ -63,6 +64,7 @@ class IntraOrder(Calibrator):
 
     name = "intra_order"
     preserves_predictions = True
+    takes_weights = True
 
     knots_: Tensor
     slopes_: Tensor
@@ -108,24 +110,27 @@ class IntraOrder(Calibrator):
         tensors = [getattr(self, name).to(like) for name in self._layer_names()]
         return list(zip(tensors[::2], tensors[1::2], strict=True))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        root = fit_temperature(logits, target)
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        logits, weights = bound_gaps(logits), design.weights
+        root = fit_temperature(logits, target, weights=weights)
         beta = min(max(root.value, 1.0 / HOTTEST), 1.0 / COLDEST)
         if root.at_bound:
             warn_of_bound(1.0 / beta, stacklevel=4)
         if self.form == "line":
-            self._fit_line(logits, target, beta)
+            self._fit_line(logits, target, beta, weights)
             return
         depth = min(self.depth, logits.shape[1] - 1)
         layers, self.mean_, self.scale_ = fit_network(
-            logits, target, beta, depth=depth, hidden=self.hidden, seed=self.seed
+            logits, target, beta, weights, depth=depth, hidden=self.hidden, seed=self.seed
         )
         self.beta_ = torch.tensor(beta, device=logits.device)
         flat = [tensor for pair in layers for tensor in pair]
         for name, tensor in zip(self._layer_names(), flat, strict=True):
             setattr(self, name, tensor)
 
-    def _fit_line(self, logits: Tensor, target: Tensor, beta: float) -> None:
+    def _fit_line(
+        self, logits: Tensor, target: Tensor, beta: float, weights: Tensor | None
+    ) -> None:
         best = logits.topk(min(_SORTED, logits.shape[1]), dim=1).values.double()
         gaps = (best[:, :1] - best[:, 1:]).reshape(-1)
         gaps = gaps[:: max(1, len(gaps) // _MOST_GAPS)].sort().values
@@ -133,12 +138,12 @@ class IntraOrder(Calibrator):
         inner = gaps[(shares * len(gaps)).long()]
         knots = torch.unique(torch.cat((gaps.new_zeros(1), inner[inner > 0])))
         start = torch.full((1, len(knots)), beta, dtype=torch.float64, device=logits.device)
-        _, _, curvature = likelihood(logits, target, knots, start)
+        _, _, curvature = likelihood(logits, target, knots, start, weights)
         penalty = (self.sharing / len(target)) * curvature[0]
         penalty = penalty + 1e-3 * torch.eye(len(knots), dtype=torch.float64).to(penalty.device)
 
         def loss(slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            value, gradient, bend = likelihood(logits, target, knots, slopes)
+            value, gradient, bend = likelihood(logits, target, knots, slopes, weights)
             away = slopes - start
             pull = away @ penalty
             return value + 0.5 * (away * pull).sum(1), gradient + pull, bend + penalty
@@ -148,6 +153,7 @@ class IntraOrder(Calibrator):
         self.knots_ = knots
 
     def _map(self, logits: Tensor) -> Tensor:
+        logits = bound_gaps(logits)
         if self.form == "line":
             return self._map_line(logits)
         ordered, order = logits.sort(dim=1, descending=True)  # ties may be in any order
@@ -167,6 +173,11 @@ class IntraOrder(Calibrator):
         return -mapped
 
 
+def bound_gaps(logits: Tensor) -> Tensor:
+    """Return the logits with no class farther behind the first than numbers can bear."""
+    return torch.maximum(logits, logits.amax(dim=1, keepdim=True) - _FARTHEST)
+
+
 def cut_pieces(gaps: Tensor, knots: Tensor) -> Tensor:
     """Return how far each gap reaches into each piece: (J, N, K), summing to the gap."""
     ends = torch.cat((knots[1:], knots.new_full((1,), torch.inf)))
@@ -177,7 +188,7 @@ def cut_pieces(gaps: Tensor, knots: Tensor) -> Tensor:
 
 
 def likelihood(
-    logits: Tensor, target: Tensor, knots: Tensor, slopes: Tensor
+    logits: Tensor, target: Tensor, knots: Tensor, slopes: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the negative log-likelihood of (1,J) slopes, its gradient and its Hessian."""
     count = len(knots)
@@ -188,13 +199,14 @@ def likelihood(
         parts = cut_pieces(z.amax(1, keepdim=True) - z, knots)
         logs = torch.log_softmax(-torch.einsum("jnk,j->nk", parts, slopes[0]), dim=1)
         true = target[rows].unsqueeze(1)
-        value -= logs.gather(1, true).sum()
+        each = torch.ones_like(logs[:, 0]) if weights is None else weights[rows]
+        value -= (each * logs.gather(1, true).squeeze(1)).sum()
         p = logs.exp()
         mean = torch.einsum("jnk,nk->jn", parts, p)
         own = parts.gather(2, true.expand(count, -1, 1)).squeeze(2)
-        gradient += (own - mean).sum(1)
-        scaled = (parts * p.sqrt()).reshape(count, -1)
-        curvature += scaled @ scaled.t() - mean @ mean.t()
+        gradient += (each * (own - mean)).sum(1)
+        scaled = (parts * (each.unsqueeze(1) * p).sqrt()).reshape(count, -1)
+        curvature += scaled @ scaled.t() - (each * mean) @ mean.t()
     return value, gradient, curvature
 
 
@@ -229,7 +241,14 @@ def map_sorted(ordered: Tensor, inputs: Tensor, layers: Layers, beta: Tensor) ->
 
 @one_thread()
 def fit_network(
-    logits: Tensor, target: Tensor, beta: float, *, depth: int, hidden: Sequence[int], seed: int
+    logits: Tensor,
+    target: Tensor,
+    beta: float,
+    weights: Tensor | None = None,
+    *,
+    depth: int,
+    hidden: Sequence[int],
+    seed: int,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
     """Fit the layers by Adam; return them with the mean and scale of their inputs.
 
@@ -255,14 +274,19 @@ def fit_network(
                 group["lr"] = RATE * _rate_share(done / steps)
             with torch.enable_grad():
                 mapped = map_sorted(ordered[rows], inputs[rows], layers, factor)
-                loss = F.cross_entropy(mapped, place[rows])
+                if weights is None:
+                    loss = F.cross_entropy(mapped, place[rows])
+                else:
+                    losses = F.cross_entropy(mapped, place[rows], reduction="none")
+                    loss = (weights[rows].to(losses.dtype) * losses).mean()
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             done += 1
     plain = _first_layers(inputs.shape[1], hidden, depth, seed, logits.device)
-    if not _mean_loss(ordered, inputs, place, layers, factor) < _mean_loss(
-        ordered, inputs, place, plain, factor
+    rows_of = ordered, inputs, place
+    if not _mean_loss(*rows_of, layers, factor, weights) < _mean_loss(
+        *rows_of, plain, factor, weights
     ):
         layers = plain
     fixed = [(weight.detach(), bias.detach()) for weight, bias in layers]
@@ -299,10 +323,19 @@ def _first_layers(
 
 @torch.no_grad()
 def _mean_loss(
-    ordered: Tensor, inputs: Tensor, place: Tensor, layers: Layers, beta: Tensor
+    ordered: Tensor,
+    inputs: Tensor,
+    place: Tensor,
+    layers: Layers,
+    beta: Tensor,
+    weights: Tensor | None = None,
 ) -> float:
     total = 0.0
     for rows in torch.split(torch.arange(len(place), device=place.device), 4096):
         mapped = map_sorted(ordered[rows], inputs[rows], layers, beta)
-        total += float(F.cross_entropy(mapped, place[rows], reduction="sum"))
+        if weights is None:
+            total += float(F.cross_entropy(mapped, place[rows], reduction="sum"))
+        else:
+            losses = F.cross_entropy(mapped, place[rows], reduction="none")
+            total += float((weights[rows] * losses).sum())
     return total / len(place)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design
 from calibrant.calibrators.solvers.one_vs_rest import (
     interpolate,
     log_odds,
@@ -22,6 +22,7 @@ from calibrant.functional.arrays import row_slices
 Floats = NDArray[np.float64]
 FORMS = ("one_vs_rest", "m2b")
 _TILT = 1e-3  # slope added to every map
+_ROUNDING = 1e-12  # shares of weights that differ by less differ by rounding alone
 _APART = 4e-6  # more than the rounding error of a largest log-probability in float32
 
 
@@ -42,6 +43,9 @@ class Isotonic(Calibrator):
     line, in log-odds, through the blocks' mean log-odds (centred isotonic regression, Oron &
     Flournoy 2017) with a slope of 1e-3 added, so that no two scores become equal.
 
+    Events have one map of their own, fitted as the common map is but not mirrored at 0.5. Weights
+    average 1, so that a and s count as rows of mean weight.
+
     Args:
         form: ``"m2b"`` (multiclass to binary; Zhang et al. 2020, IRM) fits one map to the N·K
             pairs (p_nk, 1[y_n = k]) of all classes; it rises strictly, so it keeps every
@@ -57,6 +61,8 @@ class Isotonic(Calibrator):
     """
 
     name = "isotonic"
+    takes_events = True
+    takes_weights = True
 
     common_knots_: Tensor
     common_values_: Tensor
@@ -88,11 +94,27 @@ class Isotonic(Calibrator):
         """Return whether no prediction ever changes: true of one curve for all classes."""
         return self.form == "m2b"
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
+    def _fit_events(self, odds: Tensor, happened: Tensor, design: Design) -> None:
+        column, y = odds.cpu().numpy(), happened.cpu().numpy() == 1
+        weights = None if design.weights is None else design.weights.cpu().numpy()
+        runs = make_runs(column, count_hits(column, y, weights), weights)
+        blocks, means, _ = pool_and_smooth(runs, self.smoothing, 0.5, apart=_ROUNDING)
+        self.common_knots_, self.common_values_ = (
+            stack_padded([torch.from_numpy(part)]).to(odds.device) for part in (blocks, means)
+        )
+
+    def _map_events(self, odds: Tensor) -> Tensor:
+        knots, values = self.common_knots_.to(odds), self.common_values_.to(odds)
+        return interpolate(odds.unsqueeze(0), knots, values).squeeze(0) + _TILT * odds
+
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
         def keep(rows: list[Floats]) -> Tensor:
             return stack_padded([torch.from_numpy(row) for row in rows]).to(logits.device)
 
-        blocks, means, _ = pool_and_smooth(common_runs(logits, target), self.smoothing, 0.5)
+        weights = None if design.weights is None else design.weights.cpu().numpy()
+        runs = common_runs(logits, target, weights)
+        apart = 0.0 if weights is None else _ROUNDING
+        blocks, means, _ = pool_and_smooth(runs, self.smoothing, 0.5, apart=apart)
         self.common_knots_, self.common_values_ = keep([blocks]), keep([means])
         if self.form == "m2b":
             return
@@ -100,15 +122,16 @@ class Isotonic(Calibrator):
         labels = target.cpu().numpy()
         parts = []
         for k, column in enumerate(columns.contiguous().cpu().numpy()):
-            parts.append(make_runs(column, np.unique(column[labels == k], return_counts=True)))
+            parts.append(make_runs(column, count_hits(column, labels == k, weights), weights))
         runs = Runs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         classes = np.repeat(np.arange(len(parts)), [len(part.size) for part in parts])
-        common = np.interp(runs.total / runs.size.clip(1), blocks, means)
+        filled = np.where(runs.size > 0, runs.size, 1.0)
+        common = np.interp(runs.total / filled, blocks, means)
         prior = 1.0 / (1.0 + np.exp(-common))
-        knots, values, owner = pool_and_smooth(runs, self.smoothing, prior, classes)
+        knots, values, owner = pool_and_smooth(runs, self.smoothing, prior, classes, apart)
         ends = np.cumsum(np.bincount(owner, minlength=len(parts)))[:-1]
         self.knots_, self.values_ = keep(np.split(knots, ends)), keep(np.split(values, ends))
-        counts = torch.bincount(target, minlength=logits.shape[1]).double()
+        counts = torch.bincount(target, design.weights, logits.shape[1]).double()
         self.weights_ = self.sharing / (counts + self.sharing)
 
     def _map(self, logits: Tensor) -> Tensor:
@@ -130,22 +153,39 @@ class Isotonic(Calibrator):
         return torch.where(first, best, torch.minimum(mapped, best - _APART))
 
 
-def common_runs(logits: Tensor, target: Tensor) -> Runs:
+def common_runs(logits: Tensor, target: Tensor, weights: Floats | None = None) -> Runs:
     """Make runs of the N·K pairs of all classes, in streaming passes."""
     true = [
         log_odds(logits[rows]).gather(1, target[rows].unsqueeze(1)).squeeze(1)
         for rows in row_slices(logits.shape)
     ]
-    hits = np.unique(torch.cat(true).cpu().numpy(), return_counts=True)
+    column = torch.cat(true).cpu().numpy()
+    hits = count_hits(column, np.ones(len(column), dtype=bool), weights)
     size, total = np.zeros(2 * len(hits[0]) + 1), np.zeros(2 * len(hits[0]) + 1)
     for rows in row_slices(logits.shape):
-        part = make_runs(log_odds(logits[rows]).cpu().numpy().ravel(), hits)
+        each = None if weights is None else np.repeat(weights[rows], logits.shape[1])
+        part = make_runs(log_odds(logits[rows]).cpu().numpy().ravel(), hits, each)
         size += part.size
         total += part.total
     return Runs(part.hits, size, total)
 
 
-def make_runs(scores: NDArray[Any], hits: tuple[NDArray[Any], NDArray[Any]]) -> Runs:
+def count_hits(
+    scores: NDArray[Any], hit: NDArray[np.bool_], weights: Floats | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the distinct scores of hits, ascending, and the number, or weight, of each."""
+    if weights is None:
+        places, times = np.unique(scores[hit], return_counts=True)
+        return places, times
+    places, index = np.unique(scores[hit], return_inverse=True)
+    return places, np.bincount(index.reshape(-1), weights[hit], len(places))
+
+
+def make_runs(
+    scores: NDArray[Any],
+    hits: tuple[NDArray[Any], NDArray[Any]],
+    weights: Floats | None = None,
+) -> Runs:
     """Merge the scores between one hit and the next: they are misses and share a block.
 
     In isotonic regression y_i ≥ y_(i+1) implies that both have one fitted value, so a run
@@ -158,34 +198,49 @@ def make_runs(scores: NDArray[Any], hits: tuple[NDArray[Any], NDArray[Any]]) -> 
     index = 2 * above
     if len(places):
         index -= (places[np.maximum(above - 1, 0)] == scores) & (above > 0)
-    count: Floats = np.bincount(index, minlength=size).astype(np.float64)
-    total: Floats = np.bincount(index, weights=scores, minlength=size).astype(np.float64)
+    count: Floats = np.bincount(index, weights, minlength=size).astype(np.float64)
+    each = scores if weights is None else scores * weights
+    total: Floats = np.bincount(index, weights=each, minlength=size).astype(np.float64)
     hit_counts = np.zeros(size)
     hit_counts[1::2] = times
     return Runs(hit_counts, count, total)
 
 
 def pool_and_smooth(
-    runs: Runs, smoothing: float, prior: Floats | float, group: NDArray[Any] | int = 0
+    runs: Runs,
+    smoothing: float,
+    prior: Floats | float,
+    group: NDArray[Any] | int = 0,
+    apart: float = 0.0,
 ) -> tuple[Floats, Floats, NDArray[Any]]:
-    """Return each block's mean log-odds, the log-odds of its smoothed share, and its group."""
+    """Return each block's mean log-odds, the log-odds of its smoothed share, and its group.
+
+    Args:
+        runs: The runs of all groups.
+        smoothing: The rows that the prior counts as.
+        prior: The prior share, of all runs or of each.
+        group: The group of each run. Default: 0 (all are one).
+        apart: Shares closer than this are one block. Default: 0.0 (only equal ones).
+    """
     filled = runs.size > 0
     owner = np.broadcast_to(np.asarray(group), runs.size.shape)[filled]
     guess = (prior * runs.size)[filled]
     hits, size, total = (part[filled] for part in runs)
-    starts = _block_starts(hits / size, size, owner)
+    starts = _block_starts(hits / size, size, owner, apart)
     hits, size, total, guess = (np.add.reduceat(a, starts) for a in (hits, size, total, guess))
     owner = owner[starts]
     # A second round pools blocks that smoothing put out of order.
     hits, weight = hits + smoothing * guess / size, size + smoothing
-    starts = _block_starts(hits / weight, weight, owner)
+    starts = _block_starts(hits / weight, weight, owner, apart)
     hits, weight, size, total = (np.add.reduceat(a, starts) for a in (hits, weight, size, total))
     return total / size, np.log(hits) - np.log(weight - hits), owner[starts]
 
 
-def _block_starts(values: Floats, weights: Floats, group: NDArray[Any]) -> NDArray[np.intp]:
+def _block_starts(
+    values: Floats, weights: Floats, group: NDArray[Any], apart: float
+) -> NDArray[np.intp]:
     """Return where blocks of equal fitted value begin; a step of 2 keeps groups apart."""
     from sklearn.isotonic import isotonic_regression
 
     fitted = isotonic_regression(values + 2.0 * group, sample_weight=weights)
-    return np.flatnonzero(np.diff(fitted, prepend=-1.0))
+    return np.flatnonzero(np.abs(np.diff(fitted, prepend=-1.0)) > apart)

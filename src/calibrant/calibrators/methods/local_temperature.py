@@ -16,6 +16,7 @@ from calibrant.core.errors import InputError
 from calibrant.functional.arrays import Array, to_tensor
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import accuracy_measure, nll_measure
+from calibrant.predictions import Predictions
 
 L = TypeVar("L", bound="LocalTemperature")
 Patches = tuple[Tensor, ...]  # logits, log-probabilities and labels
@@ -83,14 +84,37 @@ class LocalTemperature(Calibrator):
         for name in ("centre_", "scale_", "base_", *_WEIGHTS):
             self.register_buffer(name, torch.zeros(0))
 
-    def fit(self: L, logits: Array, target: Array, *, ignore_index: int | None = None) -> L:
+    def fit(
+        self: L,
+        logits: Array | Predictions,
+        target: Array | None = None,
+        *,
+        ignore_index: int | None = None,
+        weights: Array | None = None,
+        clusters: Array | None = None,
+        task: str = "classes",
+        absent: bool = False,
+    ) -> L:
         """Fit on held-out (N,K,H,W) logits and (N,H,W) labels, NumPy or torch.
 
         Args:
-            logits: The scores.
-            target: The labels.
+            logits: The scores; or predictions, which bring the rest.
+            target: The labels. Default: None (those of the predictions).
             ignore_index: The label of pixels to leave out. Default: None (all count).
+            weights: Refused: images count the same. Default: None.
+            clusters: Not used: images are split in the order given. Default: None.
+            task: Only ``"classes"``. Default: 'classes'.
+            absent: Refused. Default: False.
         """
+        if isinstance(logits, Predictions):
+            self._check_task(logits)
+            held = logits.in_memory()
+            self.class_names_, weights = held.class_names, held.weights
+            task, absent = held.task, held.num_options is not None
+            logits, target, ignore_index = held.array, held.known_labels, held.ignore_index
+        if target is None:
+            raise InputError("fit needs labels beside the scores, or Predictions")
+        self._check_takes(for_events=task == "events", weighted=weights is not None, absent=absent)
         scores, labels = to_tensor(logits), to_tensor(target)
         _check_dense(scores)
         how: dict[str, Any] = {"from_logits": self.from_logits, "ignore_index": ignore_index}

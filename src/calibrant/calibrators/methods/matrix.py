@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import refuse_many_classes
+from calibrant.calibrators.base import PLAIN, Design, refuse_many_classes
 from calibrant.calibrators.methods.affine import AffineCalibrator, Strength
 
 
@@ -61,9 +61,9 @@ class Matrix(AffineCalibrator):
         self.register_buffer("weight_", torch.empty(0, dtype=torch.float64))
         self.register_buffer("intercept_", torch.empty(0, dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
         refuse_many_classes(self.name, logits.shape[1], "vector, temperature or isotonic")
-        solved = self._solve(logits, target)
+        solved = self._solve(logits, target, design)
         self.weight_, self.intercept_ = solved[:-1].t().contiguous(), solved[-1].clone()
 
     def _map(self, logits: Tensor) -> Tensor:

@@ -12,10 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design
 from calibrant.calibrators.registry import get, get_for_scores, kind_of
+from calibrant.calibrators.solvers.folds import assign_folds
+from calibrant.calibrators.solvers.one_vs_rest import log_sigmoid
 from calibrant.core.errors import InputError
-from calibrant.metrics.toplabel import ece
+from calibrant.metrics.base import compute_all
+from calibrant.metrics.toplabel import ece_measure
 
 LEAST = 1e-9  # the least weight: keeps its logarithm finite
 _MOST_STEPS = 500
@@ -75,25 +78,47 @@ class Mixture(Calibrator):
             raise InputError(f"folds must be at least 2, found {folds}")
         self.folds, self.seed = folds, seed
         self.parts = nn.ModuleDict({name: get(name) for name in self.members})
-        self.preserves_predictions = all(
-            cast(Calibrator, part).preserves_predictions for part in self.parts.values()
-        )
+        parts = [cast(Calibrator, part) for part in self.parts.values()]
+        self.preserves_predictions = all(part.preserves_predictions for part in parts)
+        self.takes_events = all(part.takes_events for part in parts)
+        self.takes_weights = all(part.takes_weights for part in parts)
         self.register_buffer("weights_", torch.zeros(0, dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        weights = self._stack(logits, target) if self.weights is None else self.weights
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        self._fit_parts(logits, target, design, "classes")
+
+    def _fit_events(self, odds: Tensor, happened: Tensor, design: Design) -> None:
+        self._fit_parts(odds, happened, design, "events")
+
+    def _fit_parts(self, scores: Tensor, target: Tensor, design: Design, task: str) -> None:
+        """Fit the weights, unless they are given, and each part on all rows."""
+        weights = self.weights or self._stack(scores, target, design, task)
         for part in self.parts.values():
-            cast(Calibrator, part).fit(logits, target)
-        shares = torch.tensor(weights, dtype=torch.float64, device=logits.device).clamp_min(LEAST)
+            cast(Calibrator, part).fit(
+                scores, target, weights=design.weights, clusters=design.clusters, task=task
+            )
+        shares = torch.tensor(weights, dtype=torch.float64, device=scores.device).clamp_min(LEAST)
         self.weights_ = shares / shares.sum()
 
-    def _stack(self, logits: Tensor, target: Tensor) -> Sequence[float]:
-        folds = min(self.folds, len(target))
+    def _stack(self, scores: Tensor, target: Tensor, design: Design, task: str) -> Sequence[float]:
+        codes = None if design.clusters is None else design.clusters.cpu().numpy()
+        folds = min(self.folds, len(target) if codes is None else len(np.unique(codes)))
         if folds < 2 or len(self.members) == 1:
             return [1.0 / len(self.members)] * len(self.members)
-        assigned = assign_folds(target.cpu().numpy(), folds, self.seed)
-        losses = [hold_out(name, logits, target, assigned).losses for name in self.members]
-        return list(stack_weights(np.stack(losses)).tolist())
+        assigned = assign_folds(target.cpu().numpy(), folds, self.seed, codes)
+        losses = [
+            hold_out(name, scores, target, assigned, design=design, task=task).losses
+            for name in self.members
+        ]
+        own = None if design.weights is None else design.weights.cpu().numpy()
+        return list(stack_weights(np.stack(losses), own).tolist())
+
+    def _map_events(self, odds: Tensor) -> Tensor:
+        logs = self.weights_.log().to(odds.dtype)
+        mapped = torch.stack([cast(Calibrator, p)._map_events(odds) for p in self.parts.values()])
+        return torch.logsumexp(log_sigmoid(mapped) + logs.unsqueeze(1), 0) - torch.logsumexp(
+            log_sigmoid(-mapped) + logs.unsqueeze(1), 0
+        )
 
     def _map(self, logits: Tensor) -> Tensor:
         logs = self.weights_.log().to(logits.dtype)
@@ -114,16 +139,6 @@ class HeldOut:
     outputs: Tensor | None = None  # log-probabilities, if asked for
 
 
-def assign_folds(target: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Return a fold for every row, the rows of each class spread over the folds."""
-    generator = np.random.default_rng(seed)
-    shuffled = generator.permutation(len(target))
-    by_class = shuffled[np.argsort(target[shuffled], kind="stable")]
-    assigned = np.empty(len(target), dtype=np.int64)
-    assigned[by_class] = np.arange(len(target)) % folds
-    return assigned
-
-
 def hold_out(
     name: str,
     logits: Tensor,
@@ -131,16 +146,22 @@ def hold_out(
     assigned: NDArray[np.int64],
     *,
     keep_outputs: bool = False,
+    design: Design = PLAIN,
+    task: str = "classes",
+    absent: bool = False,
 ) -> HeldOut:
     """Fit a method on all folds but one and apply it to that one, for every fold.
 
     Args:
         name: The calibrator's name.
-        logits: (N,K) logits.
+        logits: (N,K) logits, or (N,) of events.
         target: (N,) labels.
         assigned: (N,), the fold of each row.
         keep_outputs: True keeps the log-probabilities. Default: False (they take as much memory
             as the logits).
+        design: The rows' weights and clusters. Default: `PLAIN` (none).
+        task: ``"classes"`` or ``"events"``. Default: 'classes'.
+        absent: True lets logits of −inf stand for absent options. Default: False.
     """
     outputs = torch.empty_like(logits, dtype=torch.float32) if keep_outputs else None
     losses = np.empty(len(target))
@@ -148,32 +169,69 @@ def hold_out(
     for fold in range(int(assigned.max()) + 1):
         test = torch.from_numpy(np.flatnonzero(assigned == fold)).to(target.device)
         rest = torch.from_numpy(np.flatnonzero(assigned != fold)).to(target.device)
+        weights, clusters = (None if part is None else part[rest] for part in design)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the final fit repeats what matters
             made = get_for_scores(name, from_logits=True)
-            mapped = made.fit(logits[rest], target[rest]).calibrate(logits[test])
-        logs = torch.log_softmax(mapped.double(), dim=1)
-        own = logs.gather(1, target[test].unsqueeze(1)).squeeze(1)
+            made.fit(
+                logits[rest],
+                target[rest],
+                weights=weights,
+                clusters=clusters,
+                task=task,
+                absent=absent,
+            )
+            mapped = made.calibrate(logits[test])
+        labels = target[test]
+        if task == "events":
+            exact = mapped.double()
+            own = labels * exact - torch.nn.functional.softplus(exact)
+        else:
+            logs = torch.log_softmax(mapped.double(), dim=1)
+            own = logs.gather(1, labels.unsqueeze(1)).squeeze(1)
+            if outputs is not None:
+                outputs[test] = logs.float()
         losses[test.cpu().numpy()] = -own.cpu().numpy()
-        errors.append(float(ece(mapped, target[test])))
-        if outputs is not None:
-            outputs[test] = logs.float()
+        each = None if design.weights is None else design.weights[test]
+        errors.append(measure_ece(mapped, labels, each, task=task, absent=absent))
     return HeldOut(losses, errors, outputs)
 
 
-def stack_weights(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+def measure_ece(
+    logits: Tensor,
+    target: Tensor,
+    weights: Tensor | None = None,
+    *,
+    task: str = "classes",
+    absent: bool = False,
+) -> float:
+    """Return the ECE of the predicted class, or of the event."""
+    positive = 1 if task == "events" else None
+    (error,) = compute_all(
+        [ece_measure()], [(logits, target, weights)], positive=positive, absent=absent
+    )
+    return float(error)
+
+
+def stack_weights(
+    losses: NDArray[np.float64], row_weights: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """Return the weights on the simplex that minimise −Σ_n ln Σ_m w_m·exp(−ℓ_mn), ℓ (M,N).
 
     Stacking (Wolpert 1992; Breiman 1996): the losses are those of held-out rows, so a method
     that overfits its own rows gains nothing. The problem is convex; each step of
     expectation-maximisation sets w_m to the mean share of method m in the mixture.
+
+    Args:
+        losses: (M,N) losses of M methods.
+        row_weights: (N,) weights of the rows. Default: None (all count the same).
     """
     odds = np.exp(losses.min(0) - losses)
     weights = np.full(len(losses), 1.0 / len(losses))
     for _ in range(_MOST_STEPS):
         shares = weights[:, None] * odds
         shares /= shares.sum(0)
-        after = shares.mean(1)
+        after = shares.mean(1) if row_weights is None else np.average(shares, 1, row_weights)
         moved, weights = float(np.abs(after - weights).max()), after
         if moved < _STILL:
             break
@@ -187,18 +245,26 @@ def mix_losses(losses: NDArray[np.float64], weights: NDArray[np.float64]) -> NDA
     return np.asarray(least - np.log(np.maximum(total, np.finfo(np.float64).tiny)))
 
 
-def mix_held_out(parts: list[HeldOut], target: Tensor, assigned: NDArray[np.int64]) -> HeldOut:
+def mix_held_out(
+    parts: list[HeldOut],
+    target: Tensor,
+    assigned: NDArray[np.int64],
+    row_weights: Tensor | None = None,
+) -> HeldOut:
     """Mix methods on every fold, with the weights of the other folds."""
+    own = None if row_weights is None else row_weights.cpu().numpy()
     losses = np.stack([part.losses for part in parts])
     mixed, errors = np.empty(losses.shape[1]), []
     for fold in range(int(assigned.max()) + 1):
         test = assigned == fold
-        weights = stack_weights(losses[:, ~test])
+        weights = stack_weights(losses[:, ~test], None if own is None else own[~test])
         mixed[test] = mix_losses(losses[:, test], weights)
         outputs = [part.outputs for part in parts if part.outputs is not None]
         if len(outputs) == len(parts):
             rows = torch.from_numpy(np.flatnonzero(test)).to(target.device)
             shifts = np.log(np.maximum(weights, 1e-30)).tolist()
             logs = [z[rows] + shift for z, shift in zip(outputs, shifts, strict=True)]
-            errors.append(float(ece(torch.logsumexp(torch.stack(logs), 0), target[rows])))
+            mixture = torch.logsumexp(torch.stack(logs), 0)
+            each = None if row_weights is None else row_weights[rows]
+            errors.append(measure_ece(mixture, target[rows], each))
     return HeldOut(mixed, errors)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.base import PLAIN, Design
 from calibrant.calibrators.methods.temperature import ObjectiveCalibrator, best_temperature
 from calibrant.calibrators.solvers.descent import fit_parameters, search_grid
 from calibrant.calibrators.solvers.objectives import Objective, get_objective
@@ -54,6 +55,8 @@ class ParameterizedTemperature(ObjectiveCalibrator):
 
     name = "parameterized_temperature"
     preserves_predictions = True
+    takes_events = True
+    takes_weights = True
 
     network_: Tensor
     scale_: Tensor
@@ -80,16 +83,18 @@ class ParameterizedTemperature(ObjectiveCalibrator):
         self.register_buffer("network_", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("scale_", torch.ones((), dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        objective = self._objective()
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        self._check_objective(logits, design)
+        objective, weights = self._objective(), design.weights
         searched = objective.kind == "searched"
         smooth = get_objective("nll") if searched else objective
-        start = best_temperature(logits, target, smooth)
+        start = best_temperature(logits, target, smooth, weights)
         self.facts_ = smooth.facts()
         inputs = torch.cat([_top(logits[rows]) for rows in row_slices(logits.shape)]).double()
         mean, deviation = inputs.mean(0), inputs.std(0, correction=0)
         deviation = deviation.where(deviation > 1e-6, torch.ones_like(deviation))
-        network = self._network(logits, target, (inputs - mean) / deviation, smooth, start)
+        given = (inputs - mean) / deviation
+        network = self._network(logits, target, given, smooth, start, weights)
         self.network_ = _absorb(torch.from_numpy(network).to(logits.device), mean, deviation)
         self.scale_ = torch.ones((), dtype=torch.float64, device=logits.device)
         if searched:
@@ -98,7 +103,13 @@ class ParameterizedTemperature(ObjectiveCalibrator):
             self.scale_ = self.scale_ * math.exp(best)
 
     def _network(
-        self, logits: Tensor, target: Tensor, inputs: Tensor, objective: Objective, start: float
+        self,
+        logits: Tensor,
+        target: Tensor,
+        inputs: Tensor,
+        objective: Objective,
+        start: float,
+        row_weights: Tensor | None,
     ) -> Vector:
         """Fit the parameters of the best network on standardised inputs."""
         seen = inputs.shape[1]
@@ -109,7 +120,7 @@ class ParameterizedTemperature(ObjectiveCalibrator):
         units = torch.from_numpy(unit).to(logits.device)
         decay = self.weight_decay
 
-        partition = Partition(logits, target)
+        partition = Partition(logits, target, row_weights)
 
         def rows(at: Tensor) -> Rows:
             return partition.rows(-temperatures(inputs, at * units).log())

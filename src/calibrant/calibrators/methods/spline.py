@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import PLAIN, Calibrator, Design
 from calibrant.calibrators.methods.temperature import fit_temperature
 from calibrant.calibrators.solvers.one_vs_rest import interpolate, log_odds, log_sigmoid
 from calibrant.core.errors import InputError
@@ -30,6 +31,10 @@ class Spline(Calibrator):
     in softmax(z/T) and share the rest (the paper calibrates the scores alone). T is the best
     temperature among those others, on rows whose label is one of them.
 
+    Events are ranked by their probability, not by the largest of two. With weights t is the share
+    of the weight; there, and for events, the curve is a broken line and the squares are integrated
+    over it.
+
     Args:
         num_knots: The number of knots; at most one for ten rows. Default: 6 (Gupta et al. 2021).
         top: How many of a row's largest classes are calibrated. Default: 1 (Gupta et al. 2021).
@@ -38,6 +43,8 @@ class Spline(Calibrator):
     """
 
     name = "spline"
+    takes_events = True
+    takes_weights = True
 
     knots_: Tensor
     values_: Tensor
@@ -54,13 +61,27 @@ class Spline(Calibrator):
         self.register_buffer("values_", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("temperature_", torch.ones((), dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
+    def _fit_events(self, odds: Tensor, happened: Tensor, design: Design) -> None:
+        y = happened.double()
+        weights = torch.ones_like(y) if design.weights is None else design.weights
+        knots, slopes = fit_slope(odds.double(), y, self.num_knots, weights)
+        self.knots_, self.values_ = knots.unsqueeze(0), slopes.logit().unsqueeze(0)
+
+    def _map_events(self, odds: Tensor) -> Tensor:
+        knots, values = self.knots_.to(odds), self.values_.to(odds)
+        return interpolate(odds.unsqueeze(0), knots, values).squeeze(0)
+
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
         top = min(self.top, logits.shape[1] - 1)
         parts = [log_odds(logits[rows]).topk(top, dim=1) for rows in row_slices(logits.shape)]
         scores, classes = (torch.cat(column) for column in zip(*parts, strict=True))
         hits = (classes == target.unsqueeze(1)).double()
-        curves = [fit_slope(scores[:, r].double(), hits[:, r], self.num_knots) for r in range(top)]
-        best = rest_temperature(logits, target, classes)
+        weights = design.weights
+        curves = [
+            fit_slope(scores[:, r].double(), hits[:, r], self.num_knots, weights)
+            for r in range(top)
+        ]
+        best = rest_temperature(logits, target, classes, weights)
         self.temperature_ = torch.tensor(best, dtype=torch.float64, device=logits.device)
         self.knots_ = torch.stack([knots for knots, _ in curves])
         self.values_ = torch.stack([slopes.logit() for _, slopes in curves])
@@ -80,8 +101,12 @@ class Spline(Calibrator):
         return torch.log_softmax(mixed, dim=1)
 
 
-def fit_slope(scores: Tensor, hits: Tensor, num_knots: int) -> tuple[Tensor, Tensor]:
+def fit_slope(
+    scores: Tensor, hits: Tensor, num_knots: int, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return scores at evenly spaced ranks, and the fitted curve's slope there."""
+    if weights is not None:
+        return _fit_weighted_slope(scores, hits, num_knots, weights)
     ordered, order = scores.sort(stable=True)
     rows = len(scores)
     steps = (ordered[1:] != ordered[:-1]).long()
@@ -106,18 +131,53 @@ def fit_slope(scores: Tensor, hits: Tensor, num_knots: int) -> tuple[Tensor, Ten
     return ordered[index], (slopes @ weights).squeeze(1).clamp(least, 1 - least)
 
 
-def rest_temperature(logits: Tensor, target: Tensor, classes: Tensor) -> float:
+def _fit_weighted_slope(
+    scores: Tensor, hits: Tensor, num_knots: int, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Do `fit_slope` with t the share of the weight and the squares integrated over t."""
+    values, group = torch.unique(scores, return_inverse=True)
+    size = torch.zeros_like(values).index_add_(0, group, weights)
+    rate = torch.zeros_like(values).index_add_(0, group, weights * hits)
+    total, rows = size.sum(), len(scores)
+    ends = torch.cat((size.new_zeros(1), size.cumsum(0))) / total
+    curve = torch.cat((size.new_zeros(1), rate.cumsum(0))) / total
+    knots = min(num_knots, max(2, rows // _ROWS_PER_KNOT))
+    # Between these places curve and splines are polynomials, of degree 1 and 3: three points of
+    # Gauss's rule integrate their products without error, and four the products of splines.
+    inner = torch.linspace(0, 1, knots, dtype=ends.dtype, device=ends.device)
+    cuts = torch.unique(torch.cat((ends, inner)).clamp(0.0, 1.0))
+    nodes, shares = (torch.from_numpy(part).to(ends) for part in np.polynomial.legendre.leggauss(4))
+    wide = cuts.diff().unsqueeze(1)
+    t = (cuts[:-1].unsqueeze(1) + 0.5 * wide * (nodes + 1.0)).reshape(-1)
+    each = (0.5 * wide * shares).reshape(-1, 1)
+    basis, _ = natural_basis(t, knots)
+    height = interpolate(t.unsqueeze(0), ends.unsqueeze(0), curve.unsqueeze(0)).t()
+    gram, moment = basis.t() @ (each * basis), basis.t() @ (each * height)
+    solution = torch.linalg.lstsq(gram.cpu(), moment.cpu(), driver="gelsd").solution.to(basis)
+    kept = min(len(values), _TABLE) if len(values) > 1 else 2
+    places = (torch.arange(kept, device=ends.device).double() + 0.5) / kept
+    index = (torch.searchsorted(ends, places) - 1).clamp(0, len(values) - 1)
+    _, slopes = natural_basis(0.5 * (ends[index] + ends[index + 1]), knots)
+    least = 0.5 / (rows + 1)
+    return values[index], (slopes @ solution).squeeze(1).clamp(least, 1 - least)
+
+
+def rest_temperature(
+    logits: Tensor, target: Tensor, classes: Tensor, weights: Tensor | None = None
+) -> float:
     """Fit the temperature of the classes left when ``classes``, (N, top), are taken away."""
     missed = (classes != target.unsqueeze(1)).all(dim=1)
     left = logits.shape[1] - classes.shape[1]
     if left == 1:
         return 1.0
     if int(missed.sum()) < _FEW:
-        return 1.0 / fit_temperature(logits, target).value
+        return 1.0 / fit_temperature(logits, target, weights=weights).value
     taken, labels = classes[missed], target[missed]
+    weights = None if weights is None else weights[missed]
     others = torch.ones_like(logits[missed], dtype=torch.bool).scatter(1, taken, False)
     labels = labels - (taken < labels.unsqueeze(1)).sum(dim=1)
-    return 1.0 / fit_temperature(logits[missed][others].reshape(-1, left), labels).value
+    rest = logits[missed][others].reshape(-1, left)
+    return 1.0 / fit_temperature(rest, labels, weights=weights).value
 
 
 def natural_basis(t: Tensor, num_knots: int) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.calibrators.base import COSTLY, Calibrator
+from calibrant.calibrators.base import COSTLY, PLAIN, Calibrator, Design
 from calibrant.calibrators.solvers.descent import Root, rising_root, search_grid
-from calibrant.calibrators.solvers.objectives import Objective, get_objective
+from calibrant.calibrators.solvers.objectives import (
+    WEIGHTED,
+    NegativeLogLikelihood,
+    Objective,
+    get_objective,
+)
 from calibrant.calibrators.solvers.problem import (
     COLDEST,
     HOTTEST,
@@ -28,6 +33,7 @@ from calibrant.functional.arrays import row_slices
 
 _NARROW = 48  # classes below which logits are transposed
 _GRID = 41  # points over the whole range of ln T, 0.23 apart
+NLL = NegativeLogLikelihood()
 _SAFE = COSTLY - 1.0  # the share of likelihood that the start of other methods may cost
 
 
@@ -54,6 +60,19 @@ class ObjectiveCalibrator(Calibrator):
             raise InputError(f"max_likelihood_loss bounds temperature alone, found {self.name}")
         return objective
 
+    def _check_objective(self, logits: Tensor, design: Design = PLAIN) -> None:
+        """Raise an error if the objective cannot weigh rows, or needs classes where none are."""
+        if design.weights is not None and self.objective not in WEIGHTED:
+            raise InputError(
+                f"the objective {self.objective!r} cannot weigh rows: use one of "
+                f"{', '.join(WEIGHTED)}"
+            )
+        if self.objective != "nll" and float(logits.amin()) == -math.inf:
+            raise InputError(
+                f"the objective {self.objective!r} does not take options that a row does not have "
+                "(-inf): use objective='nll'"
+            )
+
 
 class Temperature(ObjectiveCalibrator):
     """z ↦ z / T (Guo et al. 2017), T the exact maximum of the held-out likelihood.
@@ -78,6 +97,9 @@ class Temperature(ObjectiveCalibrator):
 
     name = "temperature"
     preserves_predictions = True
+    takes_events = True
+    takes_options = True
+    takes_weights = True
 
     temperature_: Tensor
 
@@ -94,16 +116,19 @@ class Temperature(ObjectiveCalibrator):
         self.passes_ = 0
         self.register_buffer("temperature_", torch.ones((), dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        self._check_objective(logits, design)
         if self.objective != "nll":
             objective = self._objective()
-            best, binds = fit_objective(logits, target, objective, objective.max_likelihood_loss)
+            best, binds = fit_objective(
+                logits, target, objective, objective.max_likelihood_loss, design.weights
+            )
             self.facts_ = objective.facts()
             if binds is not None:
                 self.facts_ |= {"bound_by_likelihood": float(binds)}
             self.temperature_ = torch.tensor(best, dtype=torch.float64).to(logits.device)
             return
-        root = fit_temperature(logits, target)
+        root = fit_temperature(logits, target, weights=design.weights)
         self.passes_ = root.passes
         self.temperature_ = torch.tensor(1.0 / root.value, dtype=torch.float64).to(logits.device)
         if root.at_bound:
@@ -128,22 +153,38 @@ def warn_of_bound(temperature: float, *, stacklevel: int, rows: str = "") -> Non
     )
 
 
-def best_temperature(logits: Tensor, target: Tensor, objective: Objective) -> float:
+def best_temperature(
+    logits: Tensor, target: Tensor, objective: Objective, weights: Tensor | None = None
+) -> float:
     """Return T by any objective, in [0.01, 100]; other methods of this family start there."""
     if objective.name == "nll":
-        return 1.0 / fit_temperature(logits, target).value
+        return 1.0 / fit_temperature(logits, target, weights=weights).value
     most = _SAFE if objective.name == "sb_ece" else None
-    return fit_objective(logits, target, objective, most)[0]
+    return fit_objective(logits, target, objective, most, weights)[0]
 
 
-def fit_temperature(logits: Tensor, target: Tensor) -> Root:
-    """Find β = 1/T at which Σ_n (E_p[z] − z_y) = 0, p = softmax(βz)."""
+def fit_temperature(logits: Tensor, target: Tensor, *, weights: Tensor | None = None) -> Root:
+    """Find β = 1/T at which Σ_n w_n (E_p[z] − z_y) = 0, p = softmax(βz).
+
+    A logit of −inf, an option that the row does not have, has probability 0 at every T.
+
+    Args:
+        logits: (N,K) logits.
+        target: (N,) labels.
+        weights: (N,) float64 weights. Default: None (all count the same).
+    """
     narrow = logits.shape[1] < _NARROW and logits.device.type == "cpu"
     transposed = None
     if narrow and logits.numel() <= 1 << 24:
         transposed = logits.t().contiguous()  # few classes: reducing across rows is vectorised
-    true = float(logits.gather(1, target.unsqueeze(1)).double().sum())
-    top = float(logits.amax(1).double().sum())
+    own, highest = (
+        logits.gather(1, target.unsqueeze(1)).squeeze(1).double(),
+        logits.amax(1).double(),
+    )
+    if weights is not None:
+        own, highest = own * weights, highest * weights
+    true, top = float(own.sum()), float(highest.sum())
+    absent = float(logits.amin()) == -math.inf
 
     def slope(beta: float) -> tuple[float, float]:
         first = second = 0.0
@@ -154,11 +195,17 @@ def fit_temperature(logits: Tensor, target: Tensor) -> Root:
                 z, dim = logits[rows], 1
             z = z - z.amax(dim, keepdim=True)
             p = torch.softmax(z * beta, dim)
+            if absent:
+                z = z.masked_fill(z == -math.inf, 0.0)  # its p is 0
             p.mul_(z)
             mean = p.sum(dim)
             p.mul_(z)
-            first += float(mean.double().sum())
-            second += float((p.sum(dim) - mean.square()).double().sum())
+            spread = (p.sum(dim) - mean.square()).double()
+            each = mean.double()
+            if weights is not None:
+                each, spread = each * weights[rows], spread * weights[rows]
+            first += float(each.sum())
+            second += float(spread.sum())
         return first + top - true, max(second, 0.0)
 
     root = rising_root(slope, low=1.0 / HOTTEST, high=1.0 / COLDEST)
@@ -166,14 +213,18 @@ def fit_temperature(logits: Tensor, target: Tensor) -> Root:
     return replace(root, at_bound=True) if top == true else root
 
 
-def temperature_problem(logits: Tensor, target: Tensor) -> Problem:
+def temperature_problem(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Problem:
     """Return the problem of z / T, in ln T."""
-    partition = Partition(logits, target)
+    partition = Partition(logits, target, weights)
     return TemperedProblem(lambda at: partition.rows(-at), logits, target, 1)
 
 
 def fit_objective(
-    logits: Tensor, target: Tensor, objective: Objective, most: float | None = None
+    logits: Tensor,
+    target: Tensor,
+    objective: Objective,
+    most: float | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[float, bool | None]:
     """Return T by an objective other than the likelihood, in [0.01, 100], after `prepare`.
 
@@ -182,11 +233,12 @@ def fit_objective(
         target: The labels.
         objective: The objective.
         most: The share by which T may raise the negative log-likelihood. Default: None (any).
+        weights: (N,) float64 weights, 1 on average. Default: None (all count the same).
 
     Returns:
         T, and whether that bound decides it; None without one.
     """
-    problem = temperature_problem(logits, target)
+    problem = temperature_problem(logits, target, weights)
     objective.prepare(problem)
     bounds = None if most is None else _harmless_range(problem, most)
     place = _find_place(problem, objective, bounds, logits, target)
@@ -270,7 +322,7 @@ def _harmless_range(problem: Problem, share: float) -> tuple[float, float]:
     from scipy.optimize import brentq
 
     def excess(at: float) -> float:
-        return problem.loss(np.array([at]), lambda rows: -rows.log_true.mean()) - most
+        return problem.loss(np.array([at]), NLL.loss) - most
 
     most = 0.0
     most = (1.0 + share) * excess(0.0)
@@ -290,13 +342,13 @@ def _find_root(problem: Problem, objective: Objective) -> float:
 
     def slope(at: float) -> float:
         point: Vector = np.array([at])
-        weights = objective.weights(problem.rows(point))
+        weights = objective.row_weights(problem.rows(point))
         # As shares, because focal's weights are tiny where every row is certain.
         weights = weights / weights.sum().clamp_min(1e-300)
         return float(problem.weighted(point, weights)[1][0])
 
     def plain(at: float) -> float:
-        return float(problem.gradient(np.array([at]), lambda rows: -rows.log_true.mean())[1][0])
+        return float(problem.gradient(np.array([at]), NLL.loss)[1][0])
 
     grid = [float(at) for at in np.linspace(*LOG_BOUNDS, _GRID)]
     slopes = [slope(at) for at in grid]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.base import PLAIN, Design
 from calibrant.calibrators.methods.affine import AffineCalibrator, Strength
 
 
@@ -53,8 +54,8 @@ class Vector(AffineCalibrator):
         self.register_buffer("scale_", torch.empty(0, dtype=torch.float64))
         self.register_buffer("intercept_", torch.empty(0, dtype=torch.float64))
 
-    def _fit(self, logits: Tensor, target: Tensor) -> None:
-        self.scale_, self.intercept_ = self._solve(logits, target).unbind(0)
+    def _fit(self, logits: Tensor, target: Tensor, design: Design = PLAIN) -> None:
+        self.scale_, self.intercept_ = self._solve(logits, target, design).unbind(0)
 
     def _map(self, logits: Tensor) -> Tensor:
         scale, intercept = self.scale_.to(logits.dtype), self.intercept_.to(logits.dtype)

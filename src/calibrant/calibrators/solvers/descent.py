@@ -116,7 +116,7 @@ def _fixed_point(
     at, share, closest, moved = start, 1.0, math.inf, math.inf
     weights: Tensor | None = None
     for turn in range(15 if kinked else 60):
-        fresh = objective.weights(problem.rows(at))
+        fresh = objective.row_weights(problem.rows(at))
         # As shares of one: a common factor moves no root but would outweigh the penalty.
         fresh = fresh / fresh.sum().clamp_min(1e-300)
         distance = residual(at, problem.weighted(at, fresh)[1], bounds)
@@ -165,7 +165,7 @@ def _steep_root(
         return None
 
     def slope(at: Vector) -> Vector:
-        weights = objective.weights(problem.rows(at))
+        weights = objective.row_weights(problem.rows(at))
         return problem.weighted(at, weights / weights.sum().clamp_min(1e-300))[1]
 
     at: Vector = root(slope, start, method="hybr").x

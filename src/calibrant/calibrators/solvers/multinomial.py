@@ -12,12 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.calibrators.solvers.folds import assign_folds
 from calibrant.core.errors import InputError
 
-Blocks = list[tuple[Tensor, Tensor]]
+
+class RowBlock(NamedTuple):
+    """Some rows: features, labels, and weights and clusters where there are any."""
+
+    x: Tensor
+    target: Tensor
+    weights: Tensor | None = None
+    clusters: Tensor | None = None
+
+
+Blocks = list[RowBlock]
 
 MOST_NARROW = 32  # classes; beyond, (2K)² curvatures cost more than the gradients they save
 WEAKEST = 1e-3  # weakest ridge for Newton: below it a curvature may be singular in float32
@@ -51,11 +63,17 @@ def is_diagonal(coefficients: Tensor) -> bool:
     return coefficients.shape[0] == 2
 
 
-def to_blocks(features: Tensor, target: Tensor) -> Blocks:
-    """Cut rows into blocks small enough for the cache, large enough for a matrix product."""
+def to_blocks(features: Tensor, target: Tensor, *design: Tensor | None) -> Blocks:
+    """Cut rows into blocks small enough for the cache, large enough for a matrix product.
+
+    ``design`` is the rows' weights and clusters, each None where there are none.
+    """
     step = max(64, _BLOCK // features.shape[1])
-    starts = range(0, len(target), step)
-    return [(features[i : i + step], target[i : i + step]) for i in starts]
+    parts = [slice(i, i + step) for i in range(0, len(target), step)]
+    return [
+        RowBlock(features[p], target[p], *(None if d is None else d[p] for d in design))
+        for p in parts
+    ]
 
 
 class Curvature(NamedTuple):
@@ -67,7 +85,7 @@ class Curvature(NamedTuple):
 
 @dataclass(frozen=True)
 class RidgeProblem:
-    """f(c) = Σ_n CE(s·x_n + c(x_n), y_n) + ½ Σ λ c², convex in the coefficients c.
+    """f(c) = Σ_n w_n CE(s·x_n + c(x_n), y_n) + ½ Σ λ c², convex in the coefficients c.
 
     c(x) = d∘x + b with coefficients (2,K), or Cᵀx + b with (K+1,K); c = 0 is the starting
     map x ↦ s·x, which an infinite ridge keeps.
@@ -79,7 +97,7 @@ class RidgeProblem:
     @property
     def num_rows(self) -> int:
         """Return the number of rows in all blocks."""
-        return sum(len(target) for _, target in self.blocks)
+        return sum(len(block.target) for block in self.blocks)
 
     def outputs(self, x: Tensor, coefficients: Tensor) -> Tensor:
         """Return the logits of a block of features."""
@@ -90,28 +108,30 @@ class RidgeProblem:
         return torch.addmm(coefficients[-1], x, matrix)
 
     def losses(self, coefficients: Tensor) -> Tensor:
-        """Return the cross-entropy of every row, without the penalty."""
-        return torch.cat(
-            [
-                torch.nn.functional.cross_entropy(
-                    self.outputs(x, coefficients), target, reduction="none"
-                )
-                for x, target in self.blocks
-            ]
-        )
+        """Return the cross-entropy of every row, times its weight, without the penalty."""
+        parts = []
+        for x, target, weights, _ in self.blocks:
+            out = self.outputs(x, coefficients)
+            losses = torch.nn.functional.cross_entropy(out, target, reduction="none")
+            parts.append(losses if weights is None else losses * weights.to(losses.dtype))
+        return torch.cat(parts)
 
     def value_and_gradient(self, coefficients: Tensor, ridge: Tensor) -> tuple[float, Tensor]:
-        """Return f and ∂f/∂c = λc + Σ_n (p_n − onehot(y_n)) xₙᵀ."""
+        """Return f and ∂f/∂c = λc + Σ_n w_n (p_n − onehot(y_n)) xₙᵀ."""
         # 0 · ∞ is not a number: coefficients held at zero pay no penalty.
         gradient = torch.where(torch.isinf(ridge), 0.0, ridge) * coefficients
         total = 0.5 * float((gradient * coefficients).sum(dtype=torch.float64))
-        for x, target in self.blocks:
+        for x, target, weights, _ in self.blocks:
             out = self.outputs(x, coefficients)
             at = target.unsqueeze(1)
             normaliser = torch.logsumexp(out, 1, keepdim=True)
-            total += float((normaliser - out.gather(1, at)).sum(dtype=torch.float64))
+            losses = normaliser - out.gather(1, at)
             residual = out.sub_(normaliser).exp_()
             residual.scatter_add_(1, at, torch.full_like(normaliser, -1.0))
+            if weights is not None:
+                each = weights.to(out.dtype).unsqueeze(1)
+                losses, residual = losses * each, residual.mul_(each)
+            total += float(losses.sum(dtype=torch.float64))
             gradient[-1] += residual.sum(0)
             if is_diagonal(coefficients):
                 gradient[0] += residual.mul_(x).sum(0)
@@ -122,9 +142,11 @@ class RidgeProblem:
     def curvature(self, like: Tensor) -> Curvature:
         """Return the curvature, in the shape of the coefficients given."""
         diagonal, crossed = torch.zeros_like(like), torch.zeros_like(like[:-1])
-        for x, _ in self.blocks:
+        for x, _, weights, _ in self.blocks:
             p = torch.softmax(x * self.scale, 1)
             weight = p.mul_(1.0 - p)
+            if weights is not None:
+                weight.mul_(weights.to(p.dtype).unsqueeze(1))
             diagonal[-1] += weight.sum(0)
             if is_diagonal(like):
                 product = weight.mul_(x)
@@ -270,7 +292,8 @@ class NarrowFits:
         features: (K,N) features.
         target: (N,) labels.
         scale: s, the factor of the starting map.
-        keep: (F,N), 1 for the rows that each fit keeps. Default: None (one fit of all rows).
+        keep: (F,N), the weight of each row in each fit, 0 for rows left out. Default: None (one
+            fit of all rows, which count the same).
     """
 
     def __init__(
@@ -278,6 +301,8 @@ class NarrowFits:
     ) -> None:
         self.features, self.target, self.scale = features, target, scale
         self.keep = keep
+        self.weighted = keep is not None and bool(((keep != 0) & (keep != 1)).any())
+        self._root = keep.sqrt() if keep is not None and self.weighted else keep
         kept = features.new_ones(1, len(target)) if keep is None else keep
         self.rows = kept.sum(1).double()
         hot = torch.zeros_like(features).scatter_(0, target.unsqueeze(0), 1.0)
@@ -301,11 +326,15 @@ class NarrowFits:
             parts = logs.new_empty(count, 2 * classes, len(y))
             q, p = parts[:, :classes], parts[:, classes:]
             torch.exp(logs, out=p)
-            if self.keep is not None:
-                p.mul_(self.keep[:, None, rows])
+            # With √w p and √w q the products hold w once, as p sums to one.
+            if self._root is not None:
+                p.mul_(self._root[:, None, rows])
             torch.mul(p, x, out=q)
             products += parts @ parts.transpose(1, 2)
-            squares += torch.mul(q, x, out=logs).sum(2)
+            torch.mul(q, x, out=logs)
+            if self.weighted and self._root is not None:
+                logs.mul_(self._root[:, None, rows])
+            squares += logs.sum(2)
         crossed, plain = products[:, :classes, classes:], products[:, classes:, classes:]
         first, mass = crossed.sum(2), plain.sum(2)
         hessian = products.neg()
@@ -384,6 +413,7 @@ class SearchState:
     coefficients: list[Tensor]
     losses: Tensor
     seen: Evaluation | None = None  # of `NarrowFits`
+    clusters: Tensor | None = None  # of the rows of the losses
 
     @property
     def loss(self) -> float:
@@ -393,6 +423,9 @@ class SearchState:
     def beats(self, rival: SearchState) -> bool:
         """Return whether this state is better by more than chance would make paired rows differ."""
         gain = rival.losses - self.losses
+        if self.clusters is not None:  # whole clusters differ by chance, not rows
+            codes = torch.unique(self.clusters, return_inverse=True)[1]
+            gain = gain.new_zeros(int(codes.max()) + 1).index_add_(0, codes, gain)
         error = float(gain.std()) * len(gain) ** 0.5
         # Few rows leave the error itself uncertain: 1.5 errors at 50 rows, half of one at many.
         return float(gain.sum()) > (0.5 + 50 / len(gain)) * error
@@ -419,11 +452,13 @@ class Search:
             RidgeProblem([b for fold in folds if fold is not folds[i] for b in fold], scale)
             for i in range(visited)
         ]
+        self.clusters = _join([block.clusters for fold in folds[:visited] for block in fold])
 
     def begin(self, ridge: Ridge, zero: Tensor) -> SearchState:
         """Return the state of a first ridge; an infinite one leaves every coefficient at zero."""
         coefficients = [zero for _ in self.fitted]
-        state = SearchState(ridge, coefficients, self._losses(coefficients))
+        losses = self._losses(coefficients)
+        state = SearchState(ridge, coefficients, losses, clusters=self.clusters)
         if math.isfinite(ridge.intercept):
             return self._step(ridge, state, self._curvatures(state))
         return state
@@ -470,7 +505,7 @@ class Search:
                 self.fitted, start.coefficients, curvatures, strict=True
             )
         ]
-        return SearchState(ridge, fitted, self._losses(fitted))
+        return SearchState(ridge, fitted, self._losses(fitted), clusters=self.clusters)
 
     def _losses(self, coefficients: list[Tensor]) -> Tensor:
         return torch.cat(
@@ -483,12 +518,18 @@ class NarrowSearch(Search):
 
     def __init__(self, folds: list[Blocks], scale: float, visited: int, tolerance: float) -> None:
         self.tolerance, self.visited = tolerance, visited
-        features = torch.cat([x for fold in folds for x, _ in fold]).t().contiguous()
-        target = torch.cat([y for fold in folds for _, y in fold])
-        sizes = torch.tensor([sum(len(y) for _, y in fold) for fold in folds])
+        blocks = [block for fold in folds for block in fold]
+        features = torch.cat([block.x for block in blocks]).t().contiguous()
+        target = torch.cat([block.target for block in blocks])
+        self.weights = _join([block.weights for block in blocks])
+        self.clusters = _join([block.clusters for fold in folds[:visited] for block in fold])
+        sizes = torch.tensor([sum(len(block.target) for block in fold) for fold in folds])
         fold_of = torch.arange(len(folds)).repeat_interleave(sizes).to(target.device)
         self.out = fold_of == torch.arange(visited, device=target.device).unsqueeze(1)
-        self.fits = NarrowFits(features, target, scale, (~self.out).to(features.dtype))
+        keep = (~self.out).to(features.dtype)
+        if self.weights is not None:
+            keep = keep * self.weights.to(features.dtype)
+        self.fits = NarrowFits(features, target, scale, keep)
 
     def begin(self, ridge: Ridge, zero: Tensor) -> SearchState:
         """Return the state of a first ridge, as `Search.begin` does."""
@@ -509,14 +550,38 @@ class NarrowSearch(Search):
     def _state(self, ridge: Ridge, coefficients: Tensor, seen: Evaluation | None) -> SearchState:
         seen = seen or self.fits.at(coefficients)
         each = list(coefficients.to(self.fits.features.dtype))
-        return SearchState(ridge, each, seen.losses[self.out].double(), seen)
+        losses = seen.losses[self.out].double()
+        if self.weights is not None:
+            losses = losses * self.weights.expand_as(self.out)[self.out]
+        return SearchState(ridge, each, losses, seen, self.clusters)
 
 
-def cut_folds(features: Tensor, target: Tensor, size: float, folds: int) -> list[Blocks]:
-    """Shuffle and scale rows and cut them into folds, in single precision."""
+def cut_folds(
+    features: Tensor,
+    target: Tensor,
+    size: float,
+    folds: int,
+    weights: Tensor | None = None,
+    clusters: Tensor | None = None,
+) -> list[Blocks]:
+    """Shuffle and scale rows and cut them into folds, in single precision.
+
+    Clusters are never split; too few of them give fewer folds.
+    """
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    assigned = torch.arange(len(target)) % folds
+    if clusters is not None:
+        names = clusters[order.to(clusters.device)].cpu().numpy()
+        folds = min(folds, len(np.unique(names)))
+        assigned = torch.from_numpy(assign_folds(np.zeros(len(names), np.int64), folds, 0, names))
     parts: list[Blocks] = []
     for fold in range(folds):
-        rows = order[fold::folds].to(features.device)
-        parts.append(to_blocks((features[rows] / size).float(), target[rows]))
+        rows = order[assigned == fold].to(features.device)
+        design = (None if part is None else part[rows] for part in (weights, clusters))
+        parts.append(to_blocks((features[rows] / size).float(), target[rows], *design))
     return parts
+
+
+def _join(parts: list[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None

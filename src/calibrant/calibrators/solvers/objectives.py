@@ -49,6 +49,11 @@ class Objective:
         """Return the weights of the rows' cross-entropies at this point."""
         raise NotImplementedError
 
+    def row_weights(self, rows: Rows) -> Tensor:
+        """Return `weights`, times those of the rows themselves."""
+        weights = self.weights(rows)
+        return weights if rows.weights is None else weights * rows.weights
+
     def value(self, mapped: Tensor, target: Tensor) -> float:
         """Return the value at mapped logits, for a search without gradients."""
         raise NotImplementedError
@@ -65,7 +70,7 @@ class NegativeLogLikelihood(Objective):
 
     def loss(self, rows: Rows) -> Tensor:
         """Return the mean of −ln p_y."""
-        return -rows.log_true.mean()
+        return -rows.mean(rows.log_true)
 
 
 class Balanced(Objective):
@@ -80,9 +85,10 @@ class Balanced(Objective):
 
     def loss(self, rows: Rows) -> Tensor:
         """Return the mean over the classes present of the mean −ln p_y of their rows."""
-        counts = torch.bincount(rows.target)
+        counts = torch.bincount(rows.target, rows.weights)
         present = torch.count_nonzero(counts)
-        return -(rows.log_true / counts[rows.target]).sum() / present
+        shares = rows.log_true if rows.weights is None else rows.log_true * rows.weights
+        return -(shares / counts[rows.target]).sum() / present
 
 
 class Focal(Objective):
@@ -99,7 +105,7 @@ class Focal(Objective):
 
     def loss(self, rows: Rows) -> Tensor:
         """Return the mean focal loss; see `losses.focal`."""
-        return -(focal_weight(rows.log_true, self.gamma) * rows.log_true).mean()
+        return -rows.mean(focal_weight(rows.log_true, self.gamma) * rows.log_true)
 
 
 class DetachedFocal(Focal):
@@ -132,7 +138,7 @@ class LabelSmoothing(Objective):
 
     def loss(self, rows: Rows) -> Tensor:
         """Return the mean smoothed loss; see `losses.label_smoothing`."""
-        return smooth_cross_entropy(rows.log_true, rows.log_mean, self.smoothing).mean()
+        return rows.mean(smooth_cross_entropy(rows.log_true, rows.log_mean, self.smoothing))
 
 
 def _check_share(share: float | None) -> float | None:
@@ -389,6 +395,7 @@ def settle_weights(
     return alpha, beta
 
 
+WEIGHTED = ("nll", "balanced", "focal", "label_smoothing")  # those that can weigh rows
 OBJECTIVES = ("nll", "balanced", "focal", "label_smoothing", "sb_ece", "ece", "class_scaled")
 
 

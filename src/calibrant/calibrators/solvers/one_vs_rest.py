@@ -82,6 +82,65 @@ def stack_padded(rows: list[Tensor]) -> Tensor:
     return torch.stack(filled)
 
 
+def fit_logistic(
+    features: Tensor,
+    hits: Tensor,
+    centre: Tensor,
+    lower: Tensor,
+    *,
+    ridge: float,
+    name: str,
+    sharing: float = 0.0,
+    times: Tensor | None = None,
+) -> Tensor:
+    """Fit C penalised logistic regressions on (C,P,N) features; return (C,P) coefficients.
+
+    The penalty is ½(θ − θ₀)ᵀP(θ − θ₀), P = (s/n)·H + ridge·I, H the Hessian at θ₀ and n the
+    smaller of hits and misses.
+
+    Args:
+        features: (C,P,N) features.
+        hits: (C,N), 1 for a hit.
+        centre: (P,), θ₀, the coefficients that the penalty draws to.
+        lower: (P,), the lower bounds of the coefficients.
+        ridge: The ridge of the penalty.
+        name: The calibrator's name, for errors.
+        sharing: s, the hits that the centre counts as. Default: 0.0 (the ridge alone).
+        times: (C,N), how often each row counts. Default: None (once).
+    """
+    if times is not None:
+        hits = hits * times
+    linear = (features * hits.unsqueeze(1)).sum(2)
+    size = features.shape[1]
+    start = centre.expand(len(features), size)
+
+    def likelihood(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        score = torch.bmm(theta.unsqueeze(1), features).squeeze(1)
+        q = score.sigmoid()
+        loss, spread = torch.nn.functional.softplus(score), q * (1.0 - q)
+        if times is not None:
+            loss, q, spread = loss * times, q * times, spread * times
+        value = loss.sum(1) - (theta * linear).sum(1)
+        gradient = torch.bmm(features, q.unsqueeze(2)).squeeze(2) - linear
+        weighted = features * spread.unsqueeze(1)
+        return value, gradient, torch.bmm(weighted, features.transpose(1, 2))
+
+    penalty = ridge * torch.eye(size, dtype=features.dtype, device=features.device)
+    if sharing > 0:
+        count = hits.sum(1)
+        fewer = torch.minimum(count, features.shape[2] - count).clamp_min(1.0)
+        penalty = (sharing / fewer).reshape(-1, 1, 1) * likelihood(start)[2] + penalty
+    penalty = penalty.expand(len(features), size, size)
+
+    def loss(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        value, gradient, curvature = likelihood(theta)
+        away = theta - start
+        pull = torch.bmm(penalty, away.unsqueeze(2)).squeeze(2)
+        return value + 0.5 * (away * pull).sum(1), gradient + pull, curvature + penalty
+
+    return minimise(loss, start, lower.expand_as(start), name=name)
+
+
 def minimise(
     function: Convex,
     start: Tensor,

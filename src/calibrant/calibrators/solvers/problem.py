@@ -40,6 +40,11 @@ class Rows(NamedTuple):
     confidence: Tensor  # max_k p_k
     correct: Tensor  # 1[ŷ = y]
     target: Tensor  # y
+    weights: Tensor | None = None  # w, 1 on average; None if all are 1
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of one value a row, weighted where rows have weights."""
+        return values.mean() if self.weights is None else (values * self.weights).mean()
 
 
 def rows_after(mapped: Tensor, target: Tensor) -> Rows:
@@ -64,6 +69,7 @@ class Problem:
         target: (N,) labels.
         size: The number of parameters.
         penalty: A function of the parameters that is added to the loss; None adds nothing.
+        weights: (N,) weights, 1 on average; None if all count the same.
     """
 
     def __init__(
@@ -73,8 +79,10 @@ class Problem:
         target: Tensor,
         size: int,
         penalty: Callable[[Tensor], Tensor] | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         self._map, self._logits, self._target = map, logits, target
+        self._weights = weights
         self.size, self._penalty = size, penalty
         self.num_classes = logits.shape[1]
         self._blocks = list(row_slices(logits.shape, _GRAPH_BLOCK))
@@ -85,7 +93,8 @@ class Problem:
 
     def _block(self, block: slice, parameters: Tensor) -> Rows:
         mapped = self._map(self._logits[block].double(), parameters)
-        return rows_after(mapped, self._target[block])
+        rows = rows_after(mapped, self._target[block])
+        return rows if self._weights is None else rows._replace(weights=self._weights[block])
 
     def rows(self, at: Vector) -> Rows:
         """Return each row's numbers at these parameters."""
@@ -93,7 +102,10 @@ class Problem:
         parameters = self._tensor(at)
         with torch.no_grad():
             parts = [self._block(block, parameters) for block in self._blocks]
-        return Rows(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        columns = [torch.cat(column) for column in zip(*(part[:5] for part in parts), strict=True)]
+        weights = [part.weights for part in parts if part.weights is not None]
+        whole = Rows(columns[0], columns[1], columns[2], columns[3], columns[4])
+        return whole._replace(weights=torch.cat(weights)) if weights else whole
 
     def loss(self, at: Vector, loss: Callable[[Rows], Tensor]) -> float:
         """Return the value of a loss, without the penalty."""
@@ -109,15 +121,17 @@ class Problem:
                 total.backward()  # type: ignore[no-untyped-call]
             else:
                 rows = self.rows(at)
-                floats = tuple(column.requires_grad_() for column in rows[:3])
-                total = loss(Rows(floats[0], floats[1], floats[2], rows.correct, rows.target))
+                floats = [column.requires_grad_() for column in rows[:3]]
+                total = loss(
+                    rows._replace(log_true=floats[0], log_mean=floats[1], confidence=floats[2])
+                )
                 slopes = torch.autograd.grad(total, floats, allow_unused=True)
                 used = [i for i, slope in enumerate(slopes) if slope is not None]
                 self.passes += 1
                 for part in self._blocks:
                     block = self._block(part, parameters)
                     torch.autograd.backward(
-                        [block[i] for i in used], [slopes[i][part] for i in used]
+                        [block[:3][i] for i in used], [slopes[i][part] for i in used]
                     )
             if self._penalty is not None:
                 extra = self._penalty(parameters)
@@ -142,13 +156,15 @@ class Partition:
     An evaluation then takes O(N) and not O(NK) operations.
 
     Args:
-        logits: (N,K) logits.
+        logits: (N,K) logits; −inf for options that a row does not have.
         target: (N,) labels.
+        weights: (N,) weights, 1 on average; None if all count the same.
     """
 
-    def __init__(self, logits: Tensor, target: Tensor) -> None:
+    def __init__(self, logits: Tensor, target: Tensor, weights: Tensor | None = None) -> None:
         rows, self.num_classes = logits.shape
         self._logits, self._target = logits, target
+        self._weights = weights
         top = torch.empty_like(logits[:, 0])
         predicted, mean = torch.empty_like(target), torch.empty_like(top)
         for part in row_slices(logits.shape, _BLOCK):
@@ -182,6 +198,7 @@ class Partition:
             (-value).exp(),
             self._correct,
             self._target,
+            self._weights,
         )
 
     def _exact(self, log_beta: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,7 +269,7 @@ class TemperedProblem(Problem):
         penalty: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__(_refuse_map, logits, target, size, penalty)
-        self._rows = rows
+        self._rows = rows  # which know their weights
         self._blocks = [slice(None)]
 
     def _block(self, block: slice, parameters: Tensor) -> Rows:
