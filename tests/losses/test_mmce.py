@@ -233,11 +233,21 @@ class TestTraining:
         assert actual[0] < actual[1]
 
     def test_weighted_lowers_ece_on_rows_it_has_not_seen(self):
-        run, plain = train(losses.get("mmce_weighted"), seed=0), plain_run()
-        actual = [mmce_weighted(fit.test_logits, fit.test_labels).item() for fit in (run, plain)]
-        assert actual[0] < 0.6 * actual[1]
-        actual = [metrics.ece(fit.test_logits, fit.test_labels) for fit in (run, plain)]
-        assert actual[0] < actual[1] - 0.03
+        # Over seeds: a single run depends on the rounding of the processor.
+        def average(name):
+            runs = [train(losses.get(name), seed=seed) for seed in range(4)]
+            values = [
+                (
+                    mmce_weighted(fit.test_logits, fit.test_labels).item(),
+                    float(metrics.ece(fit.test_logits, fit.test_labels)),
+                )
+                for fit in runs
+            ]
+            return np.mean(values, axis=0)
+
+        (error, ece), (plain_error, plain_ece) = average("mmce_weighted"), average("cross_entropy")
+        assert error < 0.6 * plain_error
+        assert ece < plain_ece - 0.03
 
 
 @pytest.mark.parametrize("width", [0.05, 0.4, 3.0])

@@ -34,7 +34,7 @@ class Package:
     def ece(probs, labels, **options):
         from calibrant import metrics
 
-        return metrics.ece(probs, labels, from_logits=False, **options)
+        return metrics.ece(probs, labels, from_logits=False, view="top", **options)
 
     @staticmethod
     def classwise_ece(probs, labels, **options):
@@ -46,7 +46,7 @@ class Package:
     def brier(probs, labels):
         from calibrant import metrics
 
-        return metrics.brier(probs, labels, from_logits=False)
+        return metrics.brier(probs, labels, from_logits=False, view="top")
 
     @staticmethod
     def aurc(score, loss, *, weights):

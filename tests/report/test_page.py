@@ -149,18 +149,19 @@ def test_corners_are_rendered(make):
 
 
 @pytest.mark.parametrize(
-    ("direction", "p_value", "tone"),
+    ("state", "direction", "tone", "badge"),
     [
-        ("overconfident", 0.0, "overconfident"),
-        ("underconfident", 0.0, "underconfident"),
-        ("neither", 0.4, "neither"),
-        ("neither", 0.001, "mixed"),
+        ("off", "overconfident", "off", "Off: overconfident"),
+        ("off", "neither", "off", "Off"),
+        ("holds", "neither", "holds", "Holds within the tolerance"),
+        ("cannot tell", "neither", "unsure", "Cannot tell"),
     ],
 )
-def test_tone_of_the_verdict_follows_direction_and_test(direction, p_value, tone):
-    verdict = SimpleNamespace(**{**vars(TEN.verdict), "direction": direction, "p_value": p_value})
-    changed = SimpleNamespace(**{**vars(TEN), "verdict": verdict})
-    assert f'class="verdict {tone}"' in render(changed)
+def test_colour_and_word_of_the_verdict_are_its_state(state, direction, tone, badge):
+    verdict = SimpleNamespace(**{**vars(TEN.verdict), "direction": direction, "state": state})
+    text = render(SimpleNamespace(**{**vars(TEN), "verdict": verdict}))
+    assert f'class="verdict {tone}"' in text
+    assert f'<p class="badge">{badge}</p>' in text
 
 
 def test_evaluation_without_intervals_has_a_page_without_a_verdict():

@@ -84,9 +84,13 @@ def test_table_says_before_after_difference_and_which_is_better():
     text = full()
     for name, one_figure in PAIRED.differences.items():
         label, before, after, difference, interval, outcome = row_of(text, name)
-        assert label == one_figure.label
-        assert before == formatting.figure_text(name, JUDGED.figures[name].value)
-        assert after == formatting.figure_text(name, REPAIRED.figures[name].value)
+        corrected = JUDGED.figures[name].corrected is not None
+        assert label == one_figure.label + " (corrected)" * corrected
+        for text_of, figure in ((before, JUDGED.figures[name]), (after, REPAIRED.figures[name])):
+            if not corrected:
+                assert text_of == formatting.figure_text(name, figure.value)
+        shown = [formatting.figure_text(name, value) for value in one_figure.compared]
+        assert [before, after] == shown  # whose difference is the one in the next column
         assert difference == formatting.difference_text(name, one_figure.difference)
         assert interval == formatting.range_text(name, one_figure.low, one_figure.high)
         expected = {"a": "worse after", "b": "better after", "neither": "no difference shown"}
@@ -251,7 +255,8 @@ def pages(tmp_path_factory, thousand):
     options = {"metrics": ("accuracy", "ece", "nll"), "resamples": 100}
 
     def page(name, before, after, **shown):
-        judged, repaired = (evaluate(p, **options) for p in (before, after))
+        # Two classes are judged as events unless told otherwise, and have no slider then.
+        judged, repaired = (evaluate(p, view="top", **options) for p in (before, after))
         written = write(
             judged,
             folder / f"{name}.html",
@@ -323,7 +328,7 @@ def test_page_agrees_with_the_metrics(visit, name, exponent):
     probs = np.exp(tempered - np.logaddexp.reduce(tempered, axis=1)[:, None])
     expected = {
         "nll": metrics.nll(tempered, labels),
-        "ece": metrics.ece(tempered, labels),
+        "ece": metrics.ece(tempered, labels, view="top"),
         "confidence": probs.max(1).mean(),
         "accuracy": metrics.accuracy(tempered, labels),
     }
@@ -341,7 +346,7 @@ def test_live_diagram_has_the_bins_of_an_evaluation(visit, name):
         logits, labels, _ = sample_rows(BEFORE)
         judged, exponent = evaluate(Predictions.from_logits(logits / 2, labels), resamples=100), 1
     else:
-        judged, exponent = evaluate(EDGES, resamples=100), 0
+        judged, exponent = evaluate(EDGES, view="top", resamples=100), 0
     bins = judged.bins[judged.bins["count"] > 0]
     driver = visit(name)
     set_slider(driver, exponent)

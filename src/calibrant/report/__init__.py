@@ -7,6 +7,9 @@ from calibrant.report.page import render, write
 from calibrant.report.pictures import (
     class_calibration,
     group_gaps,
+    plot_decision_curve,
+    plot_distribution,
+    plot_reliability,
     reliability_diagram,
     risk_coverage_curve,
 )
@@ -15,6 +18,9 @@ __all__ = [
     "Alternatives",
     "class_calibration",
     "group_gaps",
+    "plot_decision_curve",
+    "plot_distribution",
+    "plot_reliability",
     "reliability_diagram",
     "render",
     "risk_coverage_curve",

@@ -21,6 +21,15 @@ OUTCOMES = {
     "ece": ("better calibrated", "worse calibrated"),
     "nll": ("lower NLL", "higher NLL"),
 }
+EVENT_OUTCOMES = {  # events are not named right or wrong
+    "brier": ("lower Brier score", "higher Brier score"),
+    "ece": OUTCOMES["ece"],
+    "nll": OUTCOMES["nll"],
+}
+
+
+def _choose_outcomes(evaluation: Evaluation) -> dict[str, tuple[str, str]]:
+    return EVENT_OUTCOMES if evaluation.view == "events" else OUTCOMES
 
 
 class Change(NamedTuple):
@@ -60,7 +69,7 @@ class ModelRow(NamedTuple):
     """One model of the table, as text."""
 
     name: str
-    accuracy: str
+    skill: str  # accuracy; of events the Brier score
     ece: str
     interval: str
     nll: str
@@ -106,9 +115,9 @@ def compare_repair(
     changes = [
         Change(
             name,
-            difference.label,
-            formatting.figure_text(name, difference.a),
-            formatting.figure_text(name, difference.b),
+            f"{difference.label} (corrected)" if difference.is_corrected else difference.label,
+            formatting.figure_text(name, difference.compared[0]),
+            formatting.figure_text(name, difference.compared[1]),
             formatting.difference_text(name, difference.difference),
             formatting.range_text(name, difference.low, difference.high),
             {"a": "before", "b": "after"}.get(difference.winner, "neither"),
@@ -155,16 +164,17 @@ def compare_alternatives(
     models = list(alternatives.models)
     if not models:
         raise InputError("no alternatives: give (evaluation, comparison) pairs, or leave it out")
+    outcomes = _choose_outcomes(evaluation)
     for other, comparison in models:
         _check_pair(evaluation, other, comparison, called=("this model", "an alternative"))
-        missing = [name for name in OUTCOMES if name not in comparison.differences]
+        missing = [name for name in outcomes if name not in comparison.differences]
         if missing:
             raise InputError(f"the comparison with {other.name} lacks {', '.join(missing)}")
     entries: list[tuple[str, Evaluation, Comparison | None]] = [(THIS, evaluation, None)]
     if repaired is not None:
         entries.append((REPAIRED, *repaired))
     entries += [(other.name, other, comparison) for other, comparison in models]
-    headline, tone = _summarize_alternatives([comparison for _, comparison in models])
+    headline, tone = _summarize_alternatives([comparison for _, comparison in models], outcomes)
     best = min(entries, key=lambda entry: entry[1]["nll"].value)
     return ModelTable(
         [
@@ -179,14 +189,17 @@ def compare_alternatives(
 
 
 def _make_row(name: str, evaluation: Evaluation, comparison: Comparison | None) -> ModelRow:
-    accuracy, ece, nll = (evaluation[metric] for metric in OUTCOMES)
+    outcomes = _choose_outcomes(evaluation)
+    skill, ece, nll = (evaluation[metric] for metric in outcomes)
     interval = formatting.NOTHING
     if ece.low is not None and ece.high is not None:
         interval = f"{formatting.number(ece.low)} to {formatting.number(ece.high)}"
-    outcome, tone = ("", "neither") if comparison is None else _describe_outcome(comparison)
+    outcome, tone = (
+        ("", "neither") if comparison is None else _describe_outcome(comparison, outcomes)
+    )
     return ModelRow(
         name,
-        formatting.figure_text("accuracy", accuracy.value),
+        formatting.figure_text(skill.name, skill.value),
         formatting.number(ece.value),
         interval,
         formatting.number(nll.value),
@@ -195,25 +208,31 @@ def _make_row(name: str, evaluation: Evaluation, comparison: Comparison | None) 
     )
 
 
-def _describe_outcome(comparison: Comparison) -> tuple[str, str]:
+def _describe_outcome(
+    comparison: Comparison, outcomes: dict[str, tuple[str, str]]
+) -> tuple[str, str]:
     """Return what differs from this model by more than chance, and whether that is good."""
-    winners = {name: comparison[name].winner for name in OUTCOMES}
-    gained = [OUTCOMES[name][0] for name, winner in winners.items() if winner == "b"]
-    lost = [OUTCOMES[name][1] for name, winner in winners.items() if winner == "a"]
+    winners = {name: comparison[name].winner for name in outcomes}
+    gained = [outcomes[name][0] for name, winner in winners.items() if winner == "b"]
+    lost = [outcomes[name][1] for name, winner in winners.items() if winner == "a"]
     outcome = " but ".join(", ".join(part) for part in (gained, lost) if part)
     tone = "neither" if bool(gained) == bool(lost) else "after" if gained else "before"
     return outcome or "no difference shown", tone
 
 
-def _summarize_alternatives(comparisons: list[Comparison]) -> tuple[str, str]:
+def _summarize_alternatives(
+    comparisons: list[Comparison], outcomes: dict[str, tuple[str, str]]
+) -> tuple[str, str]:
     """Return how many are better calibrated and how many less accurate, and a tone."""
     count = len(comparisons)
+    skill = next(iter(outcomes))
+    worse = "less accurate" if skill == "accuracy" else "worse in Brier score"
     gained = sum(comparison["ece"].winner == "b" for comparison in comparisons)
-    lost = sum(comparison["accuracy"].winner == "a" for comparison in comparisons)
+    lost = sum(comparison[skill].winner == "a" for comparison in comparisons)
     tone = "helps" if gained and not lost else "harms" if lost and not gained else "mixed"
     return (
         f"{_count_models(gained, count)} better calibrated than this model; "
-        f"{_count_models(lost, count).lower()} less accurate.",
+        f"{_count_models(lost, count).lower()} {worse}.",
         tone,
     )
 

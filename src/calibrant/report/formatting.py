@@ -22,6 +22,8 @@ def number(value: float | None) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
     size = abs(value)
+    if size < 1e-12:  # what rounding leaves
+        value = size = 0.0
     if size >= 1000:
         text = f"{value:,.0f}"
     elif size >= 1:

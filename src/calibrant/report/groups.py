@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from calibrant.evaluation.groups.value import LOOKS_OFF, OVER, UNDER, UNSHOWN
+from calibrant.evaluation.groups.value import LOOKS_OFF, OVER, TOO_HIGH, TOO_LOW, UNDER, UNSHOWN
 from calibrant.report import formatting
+from calibrant.report.words import CLASSES, Words
 
 if TYPE_CHECKING:
     from calibrant.evaluation import Group, Groups
 
 MOST_DRAWN = 30
-_SIDES = {OVER: "over", UNDER: "under"}
+_SIDES = {OVER: "over", TOO_HIGH: "over", UNDER: "under", TOO_LOW: "under"}
 
 
 class GroupRow(NamedTuple):
@@ -41,11 +42,12 @@ class GroupSection(NamedTuple):
     drawn: list[GroupRow]
     limit: float
     level: str
-    judged: bool
+    has_findings: bool
+    correction: str  # for the number of groups
     cut: bool  # whether any drawn interval extends beyond the line
 
 
-def make_group_section(groups: Groups) -> GroupSection:
+def make_group_section(groups: Groups, words: Words = CLASSES) -> GroupSection:
     """Make the section's text and places; the most overconfident group comes first.
 
     The line is long enough for the widest gap, and for the intervals of groups with enough rows.
@@ -58,7 +60,7 @@ def make_group_section(groups: Groups) -> GroupSection:
         if end is not None and end == end
     ]
     limit = formatting.choose_gap_limit(1.1 * max([*ends, 0.01]))
-    rows = [_make_row(group, limit) for group in ordered]
+    rows = [_make_row(group, limit, words) for group in ordered]
     chosen = sorted(rows, key=lambda row: row.side == "inside")[:MOST_DRAWN]
     drawn = [row for row in rows if row in chosen and row.group.num_rows]
     off = {row.side for row in rows} - {"inside"}
@@ -71,12 +73,14 @@ def make_group_section(groups: Groups) -> GroupSection:
         drawn=drawn,
         limit=limit,
         level=formatting.percent(groups.level),
-        judged=any(group.finding is not None for group in ordered),
+        has_findings=any(group.finding is not None for group in ordered),
+        correction=groups.correction,
         cut=any(row.cut_low or row.cut_high for row in drawn),
     )
 
 
-def _make_row(group: Group, limit: float) -> GroupRow:
+def _make_row(group: Group, limit: float, words: Words) -> GroupRow:
+    finding = {OVER: words.over, UNDER: words.under}.get(group.finding or "", group.finding or "")
     low = group.gap if group.gap_low is None else group.gap_low
     high = group.gap if group.gap_high is None else group.gap_high
     interval = ece_interval = formatting.NOTHING
@@ -87,7 +91,7 @@ def _make_row(group: Group, limit: float) -> GroupRow:
     return GroupRow(
         group,
         _SIDES.get(group.finding or "", "inside"),
-        f"{group.finding}; {LOOKS_OFF}" if group.looks_off else group.finding or "",
+        f"{finding}; {LOOKS_OFF}" if group.looks_off else finding,
         formatting.points(group.gap) if group.num_rows else formatting.NOTHING,
         interval,
         ece_interval,

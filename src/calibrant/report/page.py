@@ -28,14 +28,22 @@ from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.core.files import replace_file
 from calibrant.report import formatting
-from calibrant.report.comparison_tables import Alternatives, compare_alternatives, compare_repair
+from calibrant.report.comparison_tables import (
+    Alternatives,
+    Change,
+    compare_alternatives,
+    compare_repair,
+)
+from calibrant.report.curve_data import make_curves, round_number
 from calibrant.report.groups import make_group_section
+from calibrant.report.summary import describe_state, list_facts, make_gauge, make_label_rows
 from calibrant.report.temperature_slider import make_slider_data
+from calibrant.report.words import find_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from calibrant.evaluation import Comparison, Evaluation, Figure, Verdict
+    from calibrant.evaluation import Comparison, Evaluation, Figure
     from calibrant.predictions import Predictions
 
 
@@ -44,7 +52,8 @@ class Section(NamedTuple):
 
     name: str
     heading: str
-    needs: str | None = None  # the argument of `render` that the section requires
+    needs: str | None = None  # what the section requires: an argument of `render`, or events
+    classes: bool = False  # whether the section is about classes, which events do not have
 
 
 SECTIONS = (
@@ -52,12 +61,15 @@ SECTIONS = (
     Section("repair", "Before and after", needs="after"),
     Section("alternatives", "Other models", needs="others"),
     Section("figures", "Figures"),
+    Section("labels", "Labels", needs="labels"),
     Section("groups", "Groups", needs="groups"),
-    Section("reliability", "Reliability"),
-    Section("temperature", "Try a temperature", needs="predictions"),
-    Section("classes", "Classes"),
+    Section("reliability", "Reliability", classes=True),
+    Section("probability", "Reliability", needs="events"),
+    Section("decision", "Decisions", needs="events"),
+    Section("temperature", "Try a temperature", needs="predictions", classes=True),
+    Section("classes", "Classes", classes=True),
     Section("selective", "Selective prediction"),
-    Section("table", "Class table"),
+    Section("table", "Class table", classes=True),
     Section("reading", "How to read this"),
     Section("citing", "How to cite"),
     Section("settings", "Settings"),
@@ -65,6 +77,15 @@ SECTIONS = (
 STYLES = ("tokens", "page", "sections", "charts", "print")
 SCRIPTS = ("core", "format", "svg", "plot")
 CARDS = ("accuracy", "ece", "nll", "brier")
+EVENT_CARDS = ("oe_ratio", "calibration_slope", "ece", "auroc")
+# What figures are where probabilities are right, if neither less nor more is better.
+IDEALS = {
+    "oe_ratio": "1",
+    "calibration_slope": "1",
+    "calibration_intercept": "0",
+    "calibration_in_the_large": "0",
+    "mean_gap": "0",
+}
 BIN_COLUMNS = (
     "low",
     "high",
@@ -121,9 +142,23 @@ def render(
         raise InputError("a comparison or explanation needs the evaluation after the repair")
     if predictions is not None:
         _check_same_rows(evaluation, predictions)
-    groups = evaluation.groups
-    given = {"after": after, "predictions": predictions, "others": others, "groups": groups}
-    sections = [s for s in SECTIONS if s.needs is None or given[s.needs] is not None]
+    groups, judges_events = evaluation.groups, evaluation.view == "events"
+    given = {
+        "after": after,
+        "predictions": predictions,
+        "others": others,
+        "groups": groups,
+        "labels": evaluation.labels or None,
+        "events": evaluation if judges_events and evaluation.tallies.cells is not None else None,
+    }
+    sections = [
+        section
+        for section in SECTIONS
+        if (section.needs is None or given[section.needs] is not None)
+        and not (section.classes and judges_events)
+        and not (section.name in ("classes", "table") and evaluation.num_options is not None)
+        and not (section.name == "selective" and judges_events and evaluation.event != "correct")
+    ]
 
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -141,6 +176,7 @@ def render(
         points=formatting.points,
         probability=formatting.probability,
         figure_text=lambda figure, value: formatting.figure_text(figure.name, value),
+        better=_describe_better,
     )
     style = "\n".join(read_asset(f"css/{name}.css") for name in STYLES)
     early = read_asset("js/theme.js")
@@ -157,7 +193,9 @@ def render(
     )
     cards, further = _split_figures(evaluation)
     repaired = None if after is None or comparison is None else (after, comparison)
-    temperature = None if predictions is None else make_slider_data(predictions)
+    # The slider's confidence is that of the predicted class, and never that of an event.
+    shows_slider = predictions is not None and not judges_events
+    temperature = make_slider_data(predictions) if predictions and shows_slider else None
     text = environment.get_template("page.html").render(
         evaluation=evaluation,
         title=evaluation.name if title is None else title,
@@ -165,14 +203,17 @@ def render(
         sections=sections,
         cards=cards,
         further=further,
-        gauge=None if evaluation.verdict is None else _make_gauge(evaluation.verdict),
-        tone=_choose_tone(evaluation),
+        gauge=None if evaluation.verdict is None else make_gauge(evaluation),
+        state=describe_state(evaluation),
+        words=find_words(evaluation),
+        facts=[] if evaluation.verdict is None else list_facts(evaluation),
+        labels=make_label_rows(evaluation.labels),
         settings=_list_settings(evaluation),
         level=formatting.level(evaluation.settings),
         after=after,
         repair=after and compare_repair(evaluation, after, comparison, explanation),
         alternatives=others and compare_alternatives(evaluation, others, repaired),
-        groups=None if groups is None else make_group_section(groups),
+        groups=None if groups is None else make_group_section(groups, find_words(evaluation)),
         temperature=temperature,
         policy=Markup(policy),
         style=Markup(style),
@@ -234,7 +275,7 @@ def write_html(text: str, target: Path) -> Path:
 def _check_same_rows(evaluation: Evaluation, predictions: Predictions) -> None:
     """Raise an error if the predictions cannot be those of the evaluation."""
     counted = evaluation.num_rows + evaluation.num_ignored
-    rows = math.prod(predictions.labels.shape)
+    rows = math.prod(predictions.known_labels.shape)
     if (rows, predictions.num_classes) != (counted, evaluation.num_classes):
         raise InputError(
             f"give the predictions of the evaluation: {predictions.name} has {rows:,} "
@@ -261,37 +302,17 @@ def hash_source(text: str) -> str:
 def _split_figures(evaluation: Evaluation) -> tuple[list[Figure], list[Figure]]:
     """Return the four figures that most readers look for, and the others."""
     figures = evaluation.figures
-    cards = [figures[name] for name in CARDS if name in figures]
+    wanted = EVENT_CARDS if evaluation.view == "events" else CARDS
+    cards = [figures[name] for name in wanted if name in figures]
     cards = cards or list(figures.values())[:4]
     return cards, [figure for figure in figures.values() if figure not in cards]
 
 
-def _choose_tone(evaluation: Evaluation) -> str:
-    """Return the colour of the verdict: its direction, or "mixed" if faults cancel out.
-
-    No net direction does not mean no fault: a model can be too sure in one range and too unsure
-    in another, which the test detects, or single groups can be off.
-    """
-    verdict = evaluation.verdict
-    if verdict is None:
-        return "none"
-    alarmed = verdict.p_value < 1 - formatting.level_share(evaluation.settings)
-    grouped = evaluation.groups is not None and bool(evaluation.groups.off)
-    if verdict.direction == "neither" and (alarmed or grouped):
-        return "mixed"
-    return verdict.direction
-
-
-def _make_gauge(verdict: Verdict) -> dict[str, Any]:
-    """Place gap and interval on a line from underconfident to overconfident, in percent."""
-    ends = [abs(verdict.gap), abs(verdict.gap_low), abs(verdict.gap_high)]
-    limit = formatting.choose_gap_limit(1.15 * max(end for end in [*ends, 0.01] if end == end))
-    return {
-        "limit": limit,
-        "low": formatting.place_gap(verdict.gap_low, limit),
-        "gap": formatting.place_gap(verdict.gap, limit),
-        "high": formatting.place_gap(verdict.gap_high, limit),
-    }
+def _describe_better(figure: Figure | Change) -> str:
+    """Return which values of a figure are better."""
+    if figure.better == "neither":
+        return f"{IDEALS[figure.name]} is calibrated" if figure.name in IDEALS else ""
+    return f"{figure.better} is better"
 
 
 def _list_settings(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -300,7 +321,7 @@ def _list_settings(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("predictions", evaluation.name),
         ("rows", f"{evaluation.num_rows:,}"),
         ("rows ignored", f"{evaluation.num_ignored:,}"),
-        ("classes", f"{evaluation.num_classes:,}"),
+        *_list_subject(evaluation),
         ("scores given as", "probabilities" if evaluation.kind == "probs" else evaluation.kind),
     ]
     labels = {"version": "calibrant version", "num_bins": "bins"}
@@ -308,6 +329,23 @@ def _list_settings(evaluation: Evaluation) -> list[tuple[str, str]]:
         (labels.get(key, key.replace("_", " ")), _format_setting(value))
         for key, value in evaluation.settings.items()
     ]
+    return rows
+
+
+def _list_subject(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return what is judged, and what the rows are."""
+    if evaluation.task == "multilabel":
+        rows = [("labels", f"{evaluation.num_classes:,}")]
+    elif evaluation.view == "events":
+        rows = [("event", evaluation.event or "the event")]
+    elif evaluation.num_options is not None:
+        rows = [("options", " to ".join(map(str, sorted(set(evaluation.num_options)))))]
+    else:
+        rows = [("classes", f"{evaluation.num_classes:,}")]
+    if evaluation.num_clusters is not None:
+        rows.append(("clusters", f"{evaluation.num_clusters:,}"))
+    if evaluation.weighted:
+        rows.append(("weights", "yes"))
     return rows
 
 
@@ -323,12 +361,16 @@ def make_payload(
     temperature: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the numbers that the page's scripts draw, as plain lists, numbers and strings."""
+    by_class = evaluation.view != "events" and evaluation.num_options is None
     return {
         "name": evaluation.name,
         "rows": int(evaluation.num_rows),
         "level": formatting.level(evaluation.settings),
-        "z": _round(formatting.deviations(evaluation.settings)),
-        "tail": _round((1 - formatting.level_share(evaluation.settings)) / 2),
+        "z": round_number(formatting.deviations(evaluation.settings)),
+        "tail": round_number((1 - formatting.level_share(evaluation.settings)) / 2),
+        "words": find_words(evaluation)._asdict(),
+        "curves": make_curves(evaluation),
+        "curvesAfter": None if after is None else make_curves(after, like=evaluation),
         "binColumns": BIN_COLUMNS,
         "bins": {
             "width": _make_records(evaluation.bins, BIN_COLUMNS),
@@ -337,8 +379,8 @@ def make_payload(
         "after": None if after is None else _make_records(after.bins, BIN_COLUMNS),
         "temperature": temperature,
         "classColumns": CLASS_COLUMNS,
-        "classes": _make_records(evaluation.classes, CLASS_COLUMNS),
-        "classBins": _make_class_bins(evaluation),
+        "classes": _make_records(evaluation.classes, CLASS_COLUMNS) if by_class else [],
+        "classBins": _make_class_bins(evaluation) if by_class else {},
         "riskCoverage": _make_records(evaluation.risk_coverage, ("coverage", "risk", "threshold")),
     }
 
@@ -365,16 +407,7 @@ def _make_cell(value: object) -> object:
         return int(value)
     if value is None:
         return None
-    return _round(float(value))  # type: ignore[arg-type]
-
-
-def _round(value: float) -> float | int | str | None:
-    if math.isnan(value):
-        return None
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    short = float(f"{value:.5g}")
-    return int(short) if short.is_integer() else short
+    return round_number(float(value))  # type: ignore[arg-type]
 
 
 def _make_class_bins(evaluation: Evaluation) -> dict[str, list[list[Any]]]:
@@ -386,7 +419,7 @@ def _make_class_bins(evaluation: Evaluation) -> dict[str, list[list[Any]]]:
         chosen = sorted(np.argsort(-error, kind="stable")[:MOST_CLASS_DIAGRAMS].tolist())
     return {
         str(index): [
-            [int(place), int(count), _round(float(mean)), _round(float(frequency))]
+            [int(place), int(count), round_number(float(mean)), round_number(float(frequency))]
             for place, (count, mean, frequency) in enumerate(table[index])
             if count > 0
         ]

@@ -1,26 +1,34 @@
 """Matplotlib pictures of an evaluation.
 
-Each function draws numbers that are already computed on the given axes, and returns the axes.
+Each function draws numbers that are already computed, by `calibrant.evaluate` or by
+`calibrant.evaluation.curves`, on the given axes, and returns the axes.
 Without axes it makes a figure that pyplot does not know (``ax.figure.savefig(...)`` writes it).
 No global style is read, set or needed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation import curves
 from calibrant.evaluation.groups.value import OVER as OVERCONFIDENT
+from calibrant.evaluation.groups.value import TOO_HIGH, TOO_LOW
 from calibrant.evaluation.groups.value import UNDER as UNDERCONFIDENT
-from calibrant.report.formatting import level, number, percent, shorten
+from calibrant.predictions import Predictions
+from calibrant.report.formatting import level, level_share, number, percent, shorten
+from calibrant.report.words import Words, find_words
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
     from calibrant.evaluation import Evaluation
+    from calibrant.evaluation.curves import Cells, Floats, Scale
 
 
 # Vermilion and blue differ in every common form of colour blindness; filled and hollow marks
@@ -35,6 +43,324 @@ BAND = "#d5d9df"
 STRIP = 0.24  # height of the histogram strip, in units of accuracy
 
 
+def find_cells(evaluation: Evaluation) -> Cells:
+    """Return the pooled rows of an evaluation, which its curves are computed from."""
+    cells = evaluation.tallies.cells
+    if cells is None:
+        raise InputError(f"{evaluation.name} holds no cells of rows: evaluate its predictions anew")
+    return cells
+
+
+def plot_reliability(
+    data: Evaluation | Predictions,
+    curve: Literal["corp", "kernel", "bins"] = "corp",
+    scale: Literal["linear", "log"] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw how often it happens against the probability given, as a curve or in bins.
+
+    The judged probability is that of the event, or of the predicted class. The dashed diagonal is
+    perfect calibration. ``"corp"`` is the isotonic curve (Dimitriadis, Gneiting & Jordan 2021)
+    over a grey band that holds, at each probability by itself, 95% of the curves of a calibrated
+    model; the curve is thick where it leaves the band. ``"kernel"`` is smoothed with the kernel of
+    smooth ECE (Błasiok & Nakkiran 2023), is thick in proportion to the rows there, and lies on
+    average smooth ECE from the diagonal; on a log scale it begins at one bandwidth. ``"bins"``
+    are marks over boxes, as in `reliability_diagram`. The strip shows the share of rows along the
+    scale. On a log scale what lies below the axis is drawn at its edge.
+
+    Args:
+        data: The result of :func:`calibrant.evaluate`, or predictions with labels.
+        curve: ``"corp"``, ``"kernel"`` or ``"bins"``. Default: 'corp' (ours: it needs neither
+            bins nor a bandwidth).
+        scale: ``"linear"`` or ``"log"`` axes. Default: None (ours: log where the mean probability
+            or the frequency is below 5%).
+        ax: The axes to draw on. Default: None (ours: a new figure).
+    """
+    if curve not in ("corp", "kernel", "bins"):
+        raise InputError(f'curve must be "corp", "kernel" or "bins", found {curve!r}')
+    evaluation = _evaluate(data)
+    cells = find_cells(evaluation)
+    chosen = curves.choose_scale(cells, scale)
+    if curve == "bins" and chosen == "linear" and evaluation.view != "events":
+        return reliability_diagram(evaluation, ax)
+    axes = ax if ax is not None else new_axes(5.2, 5.8)
+    words, frame = find_words(evaluation), _Frame(cells, chosen)
+    frame.draw(axes, words)
+    share = level_share(evaluation.settings)
+    if curve == "corp":
+        _draw_corp(curves.prepare_corp(cells, level=share), frame, axes)
+    elif curve == "kernel":
+        _draw_kernel(curves.prepare_kernel(cells), frame, axes)
+    else:
+        size = int(evaluation.settings.get("num_bins", 15))
+        table = curves.prepare_bins(cells, num_bins=size, scale=chosen, level=share)
+        _draw_bins(table, frame, axes)
+    metric, label = ("smooth_ece", "smooth ECE") if curve == "kernel" else ("ece", "ECE")
+    add_title(axes, _make_heading(evaluation, metric, label))
+    _add_curve_legend(axes, curve, words, level(evaluation.settings))
+    return axes
+
+
+def _evaluate(data: Evaluation | Predictions) -> Evaluation:
+    """Return the evaluation; evaluate predictions, without intervals."""
+    if not isinstance(data, Predictions):
+        return data
+    from calibrant.evaluation import evaluate
+
+    return evaluate(data, metrics=("ece", "smooth_ece"), intervals=False)
+
+
+class _Frame:
+    """Axes of a reliability curve, linear or logarithmic, over a strip for the rows."""
+
+    def __init__(self, cells: Cells, scale: Scale) -> None:
+        self.cells, self.scale = cells, scale
+        self.floor = curves.find_floor(cells) if scale == "log" else 0.0
+
+    def clip(self, values: Floats) -> Floats:
+        """Move values to the part of the axis that is shown."""
+        clipped: Floats = np.clip(values, self.floor, 1.0)
+        return clipped
+
+    def draw(self, axes: Axes, words: Words) -> None:
+        """Draw grid, diagonal, ticks, labels and the strip."""
+        quiet_frame(axes)
+        share = (STRIP + 0.04) / (1.06 + STRIP)  # of the height that lies below the floor
+        if self.scale == "log":
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.minorticks_off()
+            decades = round(-np.log10(self.floor))
+            axes.set_xlim(self.floor, 1.0)
+            axes.set_ylim(self.floor * 10 ** (-decades * share / (1 - share)), 1.15)
+            ticks = 10.0 ** np.arange(-decades, 1)
+            labels = [percent(float(tick)) for tick in ticks]
+        else:
+            axes.set_xlim(0, 1)
+            axes.set_ylim(-STRIP - 0.04, 1.02)
+            ticks = np.linspace(0, 1, 6)
+            labels = [f"{100 * tick:.0f}%" for tick in ticks]
+        axes.set_xticks(ticks, labels)
+        axes.set_yticks(ticks, labels)
+        axes.plot(
+            [self.floor, 1],
+            [self.floor, 1],
+            ls=(0, (4, 3)),
+            lw=1,
+            color=MUTED,
+            zorder=2,
+            label="_diagonal",
+        )
+        axes.set_xlabel(words.claimed)
+        axes.set_ylabel(words.happened, parse_math=False)
+        self._draw_strip(axes, 0.9 * share)
+
+    def _draw_strip(self, axes: Axes, height: float) -> None:
+        """Draw the share of rows in bins of equal width on this scale, below the floor."""
+        from matplotlib.patches import Rectangle
+
+        found = curves.prepare_distribution(self.cells, scale=self.scale)
+        rate = self.cells.mean_frequency
+        rows = rate * found.events + (1 - rate) * found.others
+        across = axes.get_xaxis_transform()
+        ground = Rectangle((0, 0), 1, 1.06 * height, transform=axes.transAxes)
+        ground.set(facecolor="white", linewidth=0, zorder=1.5)
+        axes.add_patch(ground)
+        bars = 0.82 * height * rows / max(float(rows.max()), 1e-12)
+        axes.bar(
+            found.edges[:-1],
+            bars,
+            np.diff(found.edges),
+            align="edge",
+            color="#9aa3af",
+            edgecolor="white",
+            lw=0.5,
+            zorder=2,
+            transform=across,
+        )
+        axes.text(
+            0.985,
+            height,
+            f"share of rows, at most {percent(float(rows.max()))}",
+            fontsize=8,
+            color=MUTED,
+            va="top",
+            ha="right",
+            zorder=6,
+            transform=axes.transAxes,
+        )
+
+
+def _draw_corp(curve: curves.CorpCurve, frame: _Frame, axes: Axes) -> None:
+    x, y = frame.clip(curve.probability), frame.clip(curve.frequency)
+    if np.isfinite(curve.low).all():
+        low, high = frame.clip(curve.low), frame.clip(curve.high)
+        axes.fill_between(x, low, high, color=BAND, lw=0, zorder=1)
+        for outside, colour in (
+            (curve.frequency < curve.low, OVER),
+            (curve.frequency > curve.high, UNDER),
+        ):
+            part = np.where(outside, y, np.nan)
+            axes.plot(x, part, color=colour, lw=3.2, zorder=4, solid_capstyle="round")
+            axes.scatter(x[outside], y[outside], s=9, color=colour, lw=0, zorder=4)
+    axes.plot(x, y, color=INK, lw=1.4, zorder=5, label="_curve")
+    if len(x) == 1:
+        axes.plot(x, y, "o", color=INK, ms=5, clip_on=False, zorder=5)
+
+
+def _draw_kernel(curve: curves.KernelCurve, frame: _Frame, axes: Axes) -> None:
+    from matplotlib.collections import LineCollection
+
+    place = np.flatnonzero(curves.find_seen(curve, frame.cells, frame.scale))
+    x, y = curve.probability[place], frame.clip(curve.frequency[place])
+    points = np.stack((x, y), axis=1)
+    width = 0.8 + 4.2 * np.sqrt(curve.density[place] / curve.density[place].max())
+    lines = np.stack((points[:-1], points[1:]), axis=1)
+    axes.add_collection(
+        LineCollection(list(lines), linewidths=width[1:], colors=UNDER, capstyle="round", zorder=4)
+    )
+    axes.plot(x, y, color=UNDER, lw=0.8, zorder=5, label="_curve")
+
+
+def _draw_bins(bins: pd.DataFrame, frame: _Frame, axes: Axes) -> None:
+    x, y, low, high, begin, end = (
+        frame.clip(bins[name].to_numpy(float))
+        for name in ("probability", "frequency", "band_low", "band_high", "low", "high")
+    )
+    judged = np.isfinite(low)
+    axes.bar(begin, high - low, end - begin, low, align="edge", color=BAND, lw=0, zorder=1)
+    outside = judged & (
+        (bins["frequency"] < bins["band_low"]) | (bins["frequency"] > bins["band_high"])
+    )
+    colours = np.where(~outside, INSIDE, np.where(y < x, OVER, UNDER))
+    count = bins["count"].to_numpy(float)
+    axes.vlines(x, y, x, colors=list(colours), lw=3.5, alpha=0.28, zorder=3)
+    axes.scatter(
+        x,
+        y,
+        s=16 + 100 * np.sqrt(count / count.sum()),
+        c=[colour if far else "white" for colour, far in zip(colours, outside, strict=True)],
+        edgecolors=list(colours),
+        linewidths=1.3,
+        clip_on=False,
+        zorder=5,
+    )
+
+
+def _add_curve_legend(axes: Axes, curve: str, words: Words, confidence_level: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    if curve == "bins":
+        _add_reliability_legend(axes, words, confidence_level)
+    elif curve == "kernel":
+        _add_legend(axes, [Line2D([], [], color=UNDER, lw=3, label="smoothed curve")])
+    else:
+        too = [(OVER, words.over), (UNDER, words.under)]
+        _add_legend(
+            axes,
+            [
+                Line2D([], [], color=INK, lw=1.4, label="isotonic curve (CORP)"),
+                *(Line2D([], [], color=colour, lw=3.2, label=word) for colour, word in too),
+                Patch(facecolor=BAND, label=f"{confidence_level} of a calibrated model"),
+            ],
+        )
+
+
+def plot_decision_curve(data: Evaluation | Predictions, ax: Axes | None = None) -> Axes:
+    """Draw the net benefit of acting on the probability, over the threshold to act from.
+
+    Net benefit counts an event treated as 1 and a row treated in vain as t/(1 − t) less, where t
+    is the threshold (Vickers & Elkin 2006). A model is of use where its curve lies above both
+    treating all rows and treating none.
+
+    Args:
+        data: The result of :func:`calibrant.evaluate`, or predictions with labels, judged as
+            events.
+        ax: The axes to draw on. Default: None (ours: a new figure).
+    """
+    evaluation = _need_events(_evaluate(data), "a decision curve")
+    table = curves.prepare_decision(find_cells(evaluation))
+    axes = ax if ax is not None else new_axes(5.6, 4.0)
+    quiet_frame(axes)
+    threshold = table["threshold"].to_numpy(float)
+    model = table["net_benefit"].to_numpy(float)
+    top = max(float(model.max()), float(table["treat_all"].iloc[0]), 1e-12)
+    axes.plot(threshold, model, color=UNDER, lw=1.9, zorder=4, label="act on the probability")
+    axes.plot(
+        threshold,
+        table["treat_all"].to_numpy(float),
+        color=MUTED,
+        lw=1.2,
+        ls=(0, (4, 3)),
+        zorder=3,
+        label="act on all rows",
+    )
+    axes.axhline(0, color=MUTED, lw=1.2, ls=":", zorder=2, label="act on none")
+    axes.set_xlim(0, float(threshold[-1]))
+    axes.set_ylim(-0.35 * top, 1.35 * top)
+    axes.xaxis.set_major_formatter(lambda value, _: percent(value))
+    axes.set_xlabel("threshold: act where the probability is at least this")
+    axes.set_ylabel("net benefit")
+    add_title(axes, f"{shorten(evaluation.name, 40)}: net benefit")
+    legend = axes.legend(loc="upper right", fontsize=8.5, frameon=False, labelcolor=MUTED)
+    legend.set_zorder(6)
+    return axes
+
+
+def plot_distribution(
+    data: Evaluation | Predictions,
+    scale: Literal["linear", "log"] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw how the probability is distributed among events (up) and other rows (down).
+
+    Args:
+        data: The result of :func:`calibrant.evaluate`, or predictions with labels, judged as
+            events.
+        scale: ``"linear"`` or ``"log"`` axis. Default: None (ours: log where the mean probability
+            or the frequency is below 5%).
+        ax: The axes to draw on. Default: None (ours: a new figure).
+    """
+    evaluation = _need_events(_evaluate(data), "the distribution of events")
+    cells = find_cells(evaluation)
+    chosen = curves.choose_scale(cells, scale)
+    found = curves.prepare_distribution(cells, scale=chosen)
+    axes = ax if ax is not None else new_axes(5.6, 3.4)
+    quiet_frame(axes)
+    begin, width = found.edges[:-1], np.diff(found.edges)
+    bars: dict[str, Any] = {"align": "edge", "edgecolor": "white", "lw": 0.5, "zorder": 2}
+    event = shorten(evaluation.event or "the event", 30)
+    axes.bar(begin, found.events, width, color=OVER, label=f"rows with {event}", **bars)
+    axes.bar(begin, -found.others, width, color="#9aa3af", label=f"rows without {event}", **bars)
+    axes.axhline(0, color=MUTED, lw=0.9, zorder=3)
+    if chosen == "log":
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        ticks = 10.0 ** np.arange(round(np.log10(found.edges[0])), 1)
+        axes.set_xticks(ticks, [percent(float(tick)) for tick in ticks])
+    else:
+        _label_percents(axes, "x", np.linspace(0, 1, 6))
+    axes.set_xlim(found.edges[0], 1)
+    axes.yaxis.set_major_formatter(lambda value, _: percent(abs(value)))
+    axes.set_xlabel("probability")
+    axes.set_ylabel("share of these rows")
+    add_title(axes, shorten(evaluation.name, 40))
+    legend = axes.legend(loc="best", fontsize=8.5, frameon=False, labelcolor=MUTED)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return axes
+
+
+def _need_events(evaluation: Evaluation, what: str) -> Evaluation:
+    if evaluation.view != "events":
+        raise InputError(
+            f"{what} needs rows judged as events, but {evaluation.name} is judged by its predicted "
+            "class: give Predictions.from_events, or two classes without view='top'"
+        )
+    return evaluation
+
+
 def reliability_diagram(
     evaluation: Evaluation,
     ax: Axes | None = None,
@@ -42,6 +368,8 @@ def reliability_diagram(
     binning: Literal["width", "mass"] = "width",
 ) -> Axes:
     """Draw accuracy against confidence, bin by bin, over a histogram of the confidences.
+
+    Rows judged as events show the frequency of the event against its probability.
 
     The dashed diagonal is perfect calibration. The grey boxes hold 95% of the accuracies of a
     calibrated model with as many rows (Bröcker & Smith, 2007, "Increasing the reliability of
@@ -88,11 +416,12 @@ def reliability_diagram(
     axes.set_ylim(-STRIP - 0.04, 1.02)
     _label_percents(axes, "x", np.linspace(0, 1, 6))
     _label_percents(axes, "y", np.linspace(0, 1, 6))
-    axes.set_xlabel("confidence")
-    axes.set_ylabel("accuracy")
+    words = find_words(evaluation)
+    axes.set_xlabel(words.claimed)
+    axes.set_ylabel(words.happened, parse_math=False)
     axes.yaxis.set_label_coords(-0.115, (STRIP + 0.5) / (1 + STRIP))
     add_title(axes, _make_heading(evaluation, "ece", "ECE"))
-    _add_reliability_legend(axes, level(evaluation.settings))
+    _add_reliability_legend(axes, words, level(evaluation.settings))
     return axes
 
 
@@ -252,20 +581,27 @@ def _draw_confidence_strip(table: pd.DataFrame, axes: Axes) -> None:
     )
 
 
-def _add_reliability_legend(axes: Axes, confidence_level: str) -> None:
+def _add_reliability_legend(axes: Axes, words: Words, confidence_level: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     def mark(colour: str, fill: str, label: str) -> Line2D:
         return Line2D([], [], ls="", marker="o", ms=6, mec=colour, mfc=fill, mew=1.3, label=label)
 
-    axes.legend(
-        handles=[
-            mark(OVER, OVER, "overconfident"),
-            mark(UNDER, UNDER, "underconfident"),
+    _add_legend(
+        axes,
+        [
+            mark(OVER, OVER, words.over),
+            mark(UNDER, UNDER, words.under),
             mark(INSIDE, "white", "could be chance"),
             Patch(facecolor=BAND, label=f"{confidence_level} of a calibrated model"),
         ],
+    )
+
+
+def _add_legend(axes: Axes, handles: Sequence[Artist]) -> None:
+    axes.legend(
+        handles=list(handles),
         loc="upper left",
         fontsize=8.5,
         facecolor="white",
@@ -273,7 +609,7 @@ def _add_reliability_legend(axes: Axes, confidence_level: str) -> None:
         framealpha=0.85,
         labelcolor=MUTED,
         handletextpad=0.5,
-    )
+    ).set_zorder(6)
 
 
 def _add_class_legend(axes: Axes) -> None:
@@ -294,9 +630,9 @@ def _add_class_legend(axes: Axes) -> None:
 def group_gaps(evaluation: Evaluation, ax: Axes | None = None, *, top: int = 20) -> Axes:
     """Draw each group's mean confidence − accuracy with its interval, most overconfident first.
 
-    A filled mark is a group shown to be over- or underconfident after Holm's correction. A
-    hollow mark could be chance, or has too few rows. With more groups than ``top``, the groups
-    shown to be off are kept first.
+    A filled mark is a group shown to be over- or underconfident, corrected for the number of
+    groups. A hollow mark could be chance, or has too few rows. With more groups than ``top``, the
+    groups shown to be off are kept first.
 
     Args:
         evaluation: The result of ``calibrant.evaluate(..., groups=...)``.
@@ -311,7 +647,7 @@ def group_gaps(evaluation: Evaluation, ax: Axes | None = None, *, top: int = 20)
     chosen = sorted(ordered, key=lambda group: not group.is_off)[:top]
     shown = [group for group in ordered if group in chosen]
     axes = ax if ax is not None else new_axes(6.4, 1.3 + 0.28 * len(shown))
-    colour_of = {OVERCONFIDENT: OVER, UNDERCONFIDENT: UNDER}
+    colour_of = {OVERCONFIDENT: OVER, TOO_HIGH: OVER, UNDERCONFIDENT: UNDER, TOO_LOW: UNDER}
     colours = [colour_of.get(group.finding or "", INSIDE) for group in shown]
     place, gap = np.arange(len(shown)), np.array([group.gap for group in shown])
 

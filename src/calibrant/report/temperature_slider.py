@@ -56,7 +56,7 @@ def sample_rows(
     Dense predictions give pixels; ignored rows are left out; probabilities become logits,
     floored at 1e-12.
     """
-    truth = _as_numpy(predictions.labels).reshape(-1).astype(np.int64)
+    truth = _as_numpy(predictions.known_labels).reshape(-1).astype(np.int64)
     ignored = predictions.ignore_index
     valid = np.arange(len(truth)) if ignored is None else np.flatnonzero(truth != ignored)
     if not len(valid):

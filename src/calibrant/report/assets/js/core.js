@@ -11,6 +11,7 @@ const report = (() => {
     ...raw,
     bins: { width: objects(raw.binColumns, raw.bins.width), mass: objects(raw.binColumns, raw.bins.mass) },
     after: raw.after && objects(raw.binColumns, raw.after),
+    words: raw.words,
     classes: objects(raw.classColumns, raw.classes),
     riskCoverage: objects(["coverage", "risk", "threshold"], raw.riskCoverage),
   };

@@ -10,6 +10,7 @@ report.format = (() => {
     if (missing(value)) return NOTHING;
     if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
     const size = Math.abs(value);
+    if (size < 1e-12) return "0.0000"; // what rounding leaves
     if (size >= 1000) return minus(Math.round(value).toLocaleString("en-US"));
     if (size >= 1) return minus(value.toFixed(3));
     if (size >= 0.001 || size === 0) return minus(value.toFixed(4));
@@ -44,3 +45,4 @@ report.format = (() => {
   const shorten = (text, longest) => (text.length <= longest ? text : text.slice(0, longest - 1).trimEnd() + "…");
   return { number, percent, share, points, count, rows, name, shorten };
 })();
+report.upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);

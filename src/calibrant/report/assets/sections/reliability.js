@@ -8,15 +8,35 @@ report.section("reliability", (root, data) => {
   let plot = null;
   let bars = null;
 
-  const read = () => report.binMarks(data.bins[binning]);
+  const read = () => (binning === "corp" ? data.curves.corp.map((_, i) => point(i)) : report.binMarks(data.bins[binning]));
   const words = {
     over: "Outside the range of a calibrated model: it claims more than it delivers here.",
     under: "Outside the range of a calibrated model: it is right more often than it says here.",
     inside: "Inside the range of a calibrated model: the difference could be chance.",
   };
+  // The isotonic curve has points in the place of marks.
+  const point = (i) => {
+    const [x, y, bandLow, bandHigh] = data.curves.corp[i];
+    const state = bandLow === null || (y >= bandLow && y <= bandHigh) ? "inside" : y < x ? "over" : "under";
+    return { x, y, bandLow, bandHigh, state, from: x, to: x };
+  };
+  const describeCurve = (mark) => {
+    const judged = mark.bandLow !== null;
+    readout.replaceChildren(
+      report.stepper(`Point ${chosen + 1} of ${marks.length}`, (by) => choose(chosen + by)),
+      report.html("p", { class: "big" }, `Confidence ${percent(mark.x)}`),
+      report.facts([
+        ["Accuracy", share(mark.y)],
+        ["Gap", `${points(mark.x - mark.y)} points`],
+        ...(judged ? [["A calibrated model", `${share(mark.bandLow)} to ${share(mark.bandHigh)}`]] : []),
+      ]),
+      report.html("p", { class: `judgement ${mark.state}` }, judged ? words[mark.state] : "No range of a calibrated model is drawn here."),
+    );
+  };
   const describe = () => {
     const mark = marks[chosen];
     if (!mark) return;
+    if (binning === "corp") { describeCurve(mark); return; }
     readout.replaceChildren(
       report.stepper(`Bin ${chosen + 1} of ${marks.length} with rows`, (by) => choose(chosen + by)),
       report.html("p", { class: "big" }, `Confidence ${percent(mark.from)} to ${percent(mark.to)}`),
@@ -44,7 +64,9 @@ report.section("reliability", (root, data) => {
   marks = read();
   chosen = report.heaviest(marks);
   const redraw = report.chart(root.querySelector("[data-chart=reliability]"), (width) => {
-    plot = report.reliabilityPlot(width, {
+    plot = binning === "corp" ? report.curvePlot(width, {
+      points: data.curves.corp, choose, label: "Isotonic reliability curve with the band of a calibrated model", across: "confidence", upwards: "accuracy",
+    }) : report.reliabilityPlot(width, {
       marks, rows: total, choose, label: "Reliability diagram, one mark a bin", across: "confidence", upwards: "accuracy",
     });
     plot.show(chosen);
@@ -93,7 +115,7 @@ report.section("reliability", (root, data) => {
     };
     report.follow(svg, (place) => {
       const across = (place.x - box.left) / (box.right - box.left);
-      choose(marks.findIndex((mark) => across > mark.from && across <= mark.to));
+      choose(marks.findIndex((mark) => (binning === "corp" ? mark.x >= across : across > mark.from && across <= mark.to)));
     });
     bars = { show };
     show(marks[chosen]);
@@ -104,7 +126,8 @@ report.section("reliability", (root, data) => {
   root.querySelectorAll("[name=binning]").forEach((input) => input.addEventListener("change", () => {
     binning = input.value;
     marks = read();
-    chosen = report.heaviest(marks);
+    chosen = binning === "corp" ? marks.findIndex((mark) => mark.x >= claimed) : report.heaviest(marks);
+    chosen = Math.max(chosen, 0);
     redraw();
     choose(chosen);
   }));
