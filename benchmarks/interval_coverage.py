@@ -4,7 +4,7 @@
     python benchmarks/interval_coverage.py --part groups --write benchmarks/COVERAGE.md
 
 Each part is a section of the file; ``--part`` makes one again and leaves the others. The part
-``ece`` is here, the others are in coverage_parts.py.
+``ece`` is here, the others are in coverage_parts.py, verdict_parts.py and event_coverage.py.
 
 Confidences are 0.55 + 0.45·Beta(3, 1). A prediction of confidence c is right with chance
 c − g(c). Where the gap g keeps one sign, the true ECE is E|g| whatever the bins; where it
@@ -25,6 +25,8 @@ from calibrant.evaluation.verdict import calibration_test
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.rank_state import RankState
 from coverage_parts import compare_part, coverage_at_risk_part, groups_part
+from event_coverage import clusters_part
+from verdict_parts import verdict_classes_part, verdict_events_part
 
 LOW, WIDTH = 0.55, 0.45
 
@@ -58,17 +60,22 @@ def one_cell(num_rows: int, gap: Callable, truth: float, trials: int, naive: int
     naive_inside = 0
     for trial in range(trials):
         probs, labels = draw(num_rows, gap, rng)
-        found = bootstrap_interval(measure, probs, labels, from_logits=False, seed=trial)
+        found = bootstrap_interval(
+            measure, probs, labels, from_logits=False, seed=trial, view="top"
+        )
         inside += found.low <= truth <= found.high
         width += (found.high - found.low) / trials
         corrected.append(found.estimate)
-        plain.append(float(metrics.ece(probs, labels, from_logits=False)))
+        plain.append(float(metrics.ece(probs, labels, from_logits=False, view="top")))
         state = RankState()
         compute_all([], [(probs, labels)], from_logits=False, extra=[state])
         alarms += calibration_test(state, resamples=500, seed=trial) < 0.05
         if trial < naive:
             picks = rng.integers(0, num_rows, size=(200, num_rows))
-            drawn = [metrics.ece(probs[rows], labels[rows], from_logits=False) for rows in picks]
+            drawn = [
+                metrics.ece(probs[rows], labels[rows], from_logits=False, view="top")
+                for rows in picks
+            ]
             low, high = np.quantile(drawn, (0.025, 0.975))
             naive_inside += low <= truth <= high
     share = inside / trials
@@ -113,6 +120,9 @@ PARTS = {
     "coverage_at_risk": coverage_at_risk_part,
     "groups": groups_part,
     "compare": compare_part,
+    "verdict_events": verdict_events_part,
+    "verdict_classes": verdict_classes_part,
+    "clusters": clusters_part,
 }
 TITLE = "# How often intervals hold the truth, and alarms are false"
 MADE_BY = (

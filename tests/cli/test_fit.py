@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant import Predictions, calibrators, metrics
 from calibrant.cli import app
-from calibrant.core.errors import InputError
 from tests.calibrators.test_choose import draw
 
 runner = CliRunner()
@@ -50,8 +49,7 @@ def test_apply_needs_no_labels(folder, ending):
     kind = ["--logits"] if ending == ".npy" else []
     done = runner.invoke(app, ["apply", str(calibrator), str(file), "-o", str(out), *kind])
     assert done.exit_code == 0, done.output
-    with pytest.raises(InputError, match="no labels found"):
-        Predictions.read(out, kind="logits")
+    assert Predictions.read(out, kind="logits").labels is None
     after = Predictions.read(out, labels=given.labels, kind="logits")
     expected = calibrators.apply(calibrators.load(calibrator), given)
     np.testing.assert_allclose(np.asarray(after.array), np.asarray(expected.array), rtol=1e-5)
@@ -160,3 +158,39 @@ def test_probabilities_are_calibrated(folder):
     assert runner.invoke(app, command).exit_code == 0
     assert runner.invoke(app, ["apply", str(calibrator), str(file), "-o", str(out)]).exit_code == 0
     assert Predictions.read(out).is_logits
+
+
+@pytest.mark.parametrize("method", ["auto", "platt"])
+def test_the_commands_take_events(method, tmp_path):
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.1, 0.9, 300)
+    y = rng.random(300) < p / 2
+    clusters = np.arange(300) // 6
+    val = Predictions.from_events(p, y, event="fraud", weights=1.0 + y, clusters=clusters)
+    file, made, out = (tmp_path / name for name in ("val.parquet", "c.safetensors", "out.parquet"))
+    val.write(file)
+    done = runner.invoke(app, ["fit", str(file), "-o", str(made), "--method", method])
+    assert done.exit_code == 0, done.output
+    assert "on average before" in " ".join(done.output.split())
+    if method == "auto":
+        assert "in 50 clusters" in " ".join(done.output.split())
+    done = runner.invoke(app, ["apply", str(made), str(file), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    after = Predictions.read(out)
+    assert (after.task, after.event, after.is_logits) == ("events", "fraud", True)
+    np.testing.assert_allclose(after.array, calibrators.apply(calibrators.load(made), val).array)
+
+
+def test_the_command_fits_each_label(tmp_path):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, 3))
+    y = (rng.random(z.shape) < 0.3).astype(float)
+    y[10:, 2] = np.nan
+    file, made = tmp_path / "val.npz", tmp_path / "c.safetensors"
+    Predictions.from_multilabel(z, y).write(file)
+    arguments = ["fit", str(file), "-o", str(made), "--method", "platt"]
+    with pytest.warns(UserWarning, match="1 of 3 labels"):
+        done = runner.invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "3 labels, 1 of which share one" in " ".join(done.output.split())
+    assert calibrators.load(made).takes_labels

@@ -136,8 +136,11 @@ def _name_options(message: str) -> str:
     """Replace the API's keyword arguments in a message by options of the command line."""
     message = re.sub(r"\bkind='(logits|probs)'", r"--\1", message)
     message = re.sub(r"\b(say|pass|give|set|use) --(?=logits|probs)", "add --", message)
-    return re.sub(
-        r"\b(labels|num_bins|ignore_index)= ?",
+    message = message.replace("drop_unlabelled=True", "--drop-unlabelled")
+    message = re.sub(
+        r"\b(labels|num_bins|ignore_index|normalise|event|pos_label|"
+        r"(?:label|weight|cluster|id)_column|score_columns)= ?",
         lambda match: f"--{match[1].replace('_', '-')} ",
         message,
-    ).rstrip()
+    )
+    return re.sub(r"(--[a-z-]+) (?=[,.;:])", r"\1", message).rstrip()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -24,28 +25,29 @@ from calibrant.cli.console import (
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import Evaluation, Figure, Group, Groups
+    from calibrant.evaluation import Evaluation, Figure, Group, Groups, Tolerance
     from calibrant.predictions import Predictions
 
 _NARROW = 72  # in a narrower terminal the table has short names only
 
 
 @command
+@options.takes_input
 def evaluate(
     file: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Argument(
             help="Predictions with labels: .npz, .npy, .safetensors, .pt, .parquet, .arrow, "
-            ".feather or .csv.",
+            ".feather, .csv, .csv.gz or .jsonl. Several files, or a folder of .parquet, count as "
+            "one set. Sample logs of lm-evaluation-harness (samples_*.jsonl) are read too.",
             metavar="FILE",
             show_default=False,
         ),
     ] = None,
-    logits: options.Scores = None,
-    labels: options.Labels = None,
+    *,
+    inputs: options.InputOptions,
     metric: options.Metrics = None,
     num_bins: options.Bins = 15,
-    ignore_index: options.Ignored = None,
     as_json: options.AsJson = False,
     example: Annotated[
         str | None,
@@ -61,19 +63,18 @@ def evaluate(
     groups: Annotated[
         Path | None,
         typer.Option(
-            help="Evaluate each group of rows too. This file (.csv, .parquet, .arrow, .feather, "
-            ".npy or .npz) holds the group (sensor, site, ...) of each row, matched by id, or in "
-            "the order of FILE without ids.",
+            help="Evaluate each group of rows too. This file (.csv, .csv.gz, .jsonl, .parquet, "
+            ".arrow, .feather, .npy or .npz) holds the group (sensor, site, ...) of each row. Rows "
+            "are matched by id, or by their order if a file has no ids.",
             metavar="FILE",
         ),
     ] = None,
     group_column: Annotated[
         list[str] | None,
-        typer.Option(help="Column of the groups, if the file has several.", metavar="NAME"),
-    ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Column of the ids, if it is not called id.", metavar="NAME"),
+        typer.Option(
+            help="Column with the groups: in the file of --groups or, without --groups, in FILE.",
+            metavar="NAME",
+        ),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
@@ -91,19 +92,37 @@ def evaluate(
             metavar="NAME=LIMIT",
         ),
     ] = None,
+    fail_verdict: Annotated[
+        bool,
+        typer.Option(
+            "--fail-verdict",
+            help="Exit with code 3 if the verdict is off; with --fail-on bound, also if it cannot "
+            "tell.",
+        ),
+    ] = False,
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Largest error that is still fit for use; repeatable. Default: error=0.05 for "
+            "classes; ratio=1.25 (observed over expected) and slope=1.25 for events, from 0.8 to "
+            "1.25 each.",
+            metavar="NAME=NUMBER",
+        ),
+    ] = None,
+    view: options.View = None,
     fail_groups: Annotated[
         bool,
         typer.Option(
             "--fail-groups",
-            help="Exit with code 3 if a group of --groups is over- or underconfident; with "
-            "--fail-on bound, also if a group has too few rows.",
+            help="Exit with code 3 if a group is off, such as overconfident; with --fail-on bound, "
+            "also if a group has too few rows.",
         ),
     ] = False,
     fail_on: Annotated[
         str,
         typer.Option(
-            help="Compare limits with the value, or with the bound: the worse end of the "
-            "interval, so that too few rows fail too.",
+            help="Compare limits with the value, or with the worse end of its interval (bound), so "
+            "that too few rows fail too.",
             metavar="value|bound",
         ),
     ] = "value",
@@ -120,6 +139,7 @@ def evaluate(
     quiet: options.Quiet = False,
 ) -> None:
     """Evaluate predictions: print a verdict, and metrics with intervals."""
+    file = file or None  # no FILE is an empty list
     if (file is None) == (example is None):
         both = ", not both" if file else ""
         raise typer.BadParameter(f"give a FILE of predictions or --example NAME{both}")
@@ -128,36 +148,45 @@ def evaluate(
     for option, requested in (
         ("--fail-on bound", fail_on == "bound"),
         ("--fail-groups", fail_groups),
+        ("--fail-verdict", fail_verdict),
     ):
         if requested and not intervals:
             raise InputError(f"{option} requires intervals: drop --no-intervals")
     thresholds = [Threshold.parse(text, above=True) for text in fail_above or ()]
     thresholds += [Threshold.parse(text, above=False) for text in fail_below or ()]
-    metrics = _choose_metrics(metric, thresholds)
+    names = options.split_metrics(metric)
+    allowed = _read_tolerance(tolerance)
     if report is not None:
         _check_report(report)
-    for option, value in (
-        ("--group-column", group_column),
-        ("--id-column", id_column),
-        ("--fail-groups", fail_groups),
-    ):
-        if value and groups is None:
-            raise InputError(f"{option} requires --groups")
+    if fail_groups and groups is None and not group_column:
+        raise InputError("--fail-groups requires --groups or --group-column")
     if group_column and len(group_column) > 1:
-        names = ", ".join(map(repr, group_column))
-        raise InputError(f"--group-column takes one column, found {names}: run once for each")
+        columns = ", ".join(map(repr, group_column))
+        raise InputError(f"--group-column takes one column, found {columns}: run once for each")
 
+    from calibrant.evaluation import default_metrics, read_groups
     from calibrant.evaluation import evaluate as evaluate_predictions
-    from calibrant.evaluation import read_groups
+    from calibrant.evaluation.groups.files import GroupColumn
 
     source = Path(f"example:{example}") if file is None else file
     column = group_column[0] if group_column else None
-    group_values = None if groups is None else read_groups(groups, column, id_column)
-    predictions = options.read_predictions(source, logits, labels, ignore_index, quiet=quiet)
+    group_values = None
+    if groups is not None:
+        group_values = read_groups(groups, column, inputs.id_column)
+        inputs, column = replace(inputs, id_column=None), None  # they were those of --groups
+    predictions, read = inputs.read_with_columns(source, [column] if column else (), quiet=quiet)
+    if column is not None:
+        group_values = GroupColumn(column, read[column])
+    pos_label = inputs.find_positive(predictions)
+    names = names or list(default_metrics(predictions, view=view, pos_label=pos_label))
+    _check_tolerance(tolerance, predictions, view=view, pos_label=pos_label)
     evaluation = evaluate_predictions(
         predictions,
         groups=group_values,
-        metrics=metrics,
+        metrics=list(dict.fromkeys([*names, *(threshold.name for threshold in thresholds)])),
+        view=view,
+        pos_label=pos_label,
+        tolerance=allowed,
         num_bins=num_bins,
         intervals=intervals,
         resamples=resamples,
@@ -166,8 +195,12 @@ def evaluate(
     )
     if report is not None:
         _write_report(evaluation, predictions, report)
-    failures = _find_failures(evaluation, thresholds, fail_on, check_groups=fail_groups)
+    failures = _find_failures(
+        evaluation, thresholds, fail_on, check_groups=fail_groups, check_verdict=fail_verdict
+    )
     _show_warnings(evaluation)
+    if thresholds and evaluation.view == "events" and view is None and pos_label is None:
+        _note_events(evaluation, predictions)
     if as_json:
         failed = [failure._asdict() for failure in failures]
         echo_json({**evaluation.to_dict(), "failed": failed})
@@ -180,6 +213,7 @@ def evaluate(
     if failures:
         raise typer.Exit(EXCEEDED)
     limits = [threshold.name for threshold in thresholds] + ["groups"] * fail_groups
+    limits += ["verdict"] * fail_verdict
     if limits and not (quiet or as_json):
         typer.echo(f"within limits: {', '.join(limits)}")
 
@@ -187,14 +221,16 @@ def evaluate(
 @command
 def metrics(as_json: options.AsJson = False, plugins: options.Plugins = None) -> None:
     """List every metric with what it measures."""
-    from calibrant.evaluation import DEFAULT_METRICS
+    from calibrant.evaluation import DEFAULT_METRICS, EVENT_METRICS
     from calibrant.metrics import available, measure
 
-    records = [
+    defaults = {"classes": DEFAULT_METRICS, "events": EVENT_METRICS}
+    records: list[dict[str, Any]] = [
         {
             "name": name,
             "better": measure(name).better,
             "default": name in DEFAULT_METRICS,
+            "default_for": [kind for kind, names in defaults.items() if name in names],
             "says": summary,
         }
         for name, summary in available().items()
@@ -205,21 +241,59 @@ def metrics(as_json: options.AsJson = False, plugins: options.Plugins = None) ->
     table = make_table()
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("better")
+    table.add_column("default for")
     table.add_column("what it measures")
     for record in records:
-        star = "*" if record["default"] else ""
-        table.add_row(f"{record['name']}{star}", str(record["better"]), str(record["says"]))
+        default = ", ".join(record["default_for"])
+        table.add_row(str(record["name"]), str(record["better"]), default, str(record["says"]))
     console = make_console()
     console.print(table)
-    console.print("* computed unless --metric names others", style="dim")
+    console.print("The default ones are computed unless --metric names others.", style="dim")
 
 
-def _choose_metrics(metric: list[str] | None, thresholds: list[Threshold]) -> list[str]:
-    """Return the metrics requested, or the default ones, and those with a threshold."""
-    from calibrant.evaluation import DEFAULT_METRICS
+def _read_tolerance(texts: list[str] | None) -> Tolerance | None:
+    """Parse the NAME=NUMBER texts of --tolerance."""
+    from calibrant.evaluation import Tolerance
 
-    names = options.split_metrics(metric) or DEFAULT_METRICS
-    return list(dict.fromkeys([*names, *(threshold.name for threshold in thresholds)]))
+    given = options.parse_settings(texts, "--tolerance")
+    names = ("error", "ratio", "slope")
+    for name, value in given.items():
+        if name not in names:
+            raise InputError(f"--tolerance takes {', '.join(names)}; found {name!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"--tolerance {name} takes a number, found {value!r}")
+    return Tolerance(**given) if given else None
+
+
+def _check_tolerance(
+    texts: list[str] | None, predictions: Predictions, *, view: str | None, pos_label: int | None
+) -> None:
+    """Raise if a tolerance is given that the verdict on these rows does not use."""
+    from calibrant.evaluation.evaluate import choose_positive
+
+    given = options.parse_settings(texts, "--tolerance")
+    is_many = predictions.task == "multilabel"
+    if is_many or choose_positive(predictions, view, pos_label) is not None:
+        what, used = "events", {"ratio", "slope"}
+    else:
+        what, used = "classes", {"error"}
+    if unused := given.keys() - used:
+        raise InputError(
+            f"--tolerance {min(unused)} has no effect on {what}: give "
+            f"{' or '.join(f'--tolerance {name}=' for name in sorted(used))}"
+        )
+
+
+def _note_events(evaluation: Evaluation, predictions: Predictions) -> None:
+    """Say that limits on two classes now hold for events (for one release)."""
+    if predictions.task != "classes":
+        return
+    make_console(stderr=True).print(
+        f"note: two classes are judged by the probability of {evaluation.event}, and limits hold "
+        "for it; up to 0.1 they held for the predicted class: --view top",
+        style="dim",
+        soft_wrap=True,
+    )
 
 
 # Limits.
@@ -251,7 +325,7 @@ class Threshold(NamedTuple):
         from calibrant.metrics import measure
 
         option = cls("", 0.0, above).option
-        name, _, number = (part.strip() for part in text.partition("="))
+        name, _, number = (part.strip() for part in text.rpartition("="))
         try:
             limit = float(number)
         except ValueError:
@@ -286,9 +360,14 @@ class Threshold(NamedTuple):
 
 
 def _find_failures(
-    evaluation: Evaluation, thresholds: list[Threshold], fail_on: str, *, check_groups: bool
+    evaluation: Evaluation,
+    thresholds: list[Threshold],
+    fail_on: str,
+    *,
+    check_groups: bool,
+    check_verdict: bool,
 ) -> list[Failure]:
-    """Return every limit that was exceeded: first metrics, then groups."""
+    """Return every limit that was exceeded: first metrics, then groups, then the verdict."""
     failures = []
     for threshold in thresholds:
         message = threshold.check(evaluation[threshold.name], fail_on)
@@ -296,6 +375,11 @@ def _find_failures(
             failures.append(Failure(threshold.option, threshold.name, message))
     if check_groups and evaluation.groups is not None:
         failures += _find_group_failures(evaluation.groups, fail_on)
+    if check_verdict and evaluation.verdict is not None:
+        state = evaluation.verdict.state
+        if state == "off" or (fail_on == "bound" and state != "holds"):
+            option = "--fail-verdict"
+            failures.append(Failure(option, state, f"{evaluation.verdict.headline} ({option})"))
     return failures
 
 
@@ -357,17 +441,52 @@ def show_evaluation(evaluation: Evaluation, console: Console) -> None:
     kind = "probabilities" if evaluation.kind == "probs" else evaluation.kind
     ignored = f" ({evaluation.num_ignored:,} ignored)" if evaluation.num_ignored else ""
     rows = f"{evaluation.num_rows:,} row{'s' if evaluation.num_rows != 1 else ''}{ignored}"
-    classes = f"{evaluation.num_classes:,} classes"
+    classes = _describe_task(evaluation)
     console.print(f"{evaluation.name}: {rows}, {classes}, {kind}", style="dim")
     console.print()
     _show_verdict(evaluation, console)
     console.print(_make_metric_table(evaluation, narrow=console.width < _NARROW))
     for line in _list_footnotes(evaluation):
         console.print(line, style="dim")
+    if evaluation.labels and evaluation.verdict is not None:
+        console.print(_make_label_table(evaluation))
     if evaluation.groups is not None:
         from calibrant.cli.group_table import show_groups
 
         show_groups(evaluation.groups, console)
+
+
+def _describe_task(evaluation: Evaluation) -> str:
+    """Say what is judged: classes, events or labels."""
+    if evaluation.task == "multilabel":
+        return f"{evaluation.num_classes:,} labels"
+    if evaluation.event is not None:
+        return f"events of {evaluation.event}"
+    if evaluation.num_options is not None:
+        return f"{' to '.join(map(str, sorted(set(evaluation.num_options))))} options"
+    return f"{evaluation.num_classes:,} classes"
+
+
+_STATE_STYLES = {"holds": "bold green", "off": "bold red", "cannot tell": "bold yellow"}
+
+
+def _make_label_table(evaluation: Evaluation) -> Table:
+    """Return a table with a row per label: its verdict and its total."""
+    from calibrant.report import formatting
+
+    table = make_table()
+    table.add_column("label", style="cyan", no_wrap=True)
+    table.add_column("verdict")
+    for heading in ("mean probability", "frequency", "observed/expected"):
+        table.add_column(heading, justify="right")
+    for label in evaluation.labels:
+        verdict = label.verdict
+        if verdict is None:
+            continue
+        ratio = formatting.NOTHING if verdict.ratio is None else f"{verdict.ratio.value:.3g}"
+        shares = (formatting.percent(verdict.mean), formatting.percent(verdict.rate))
+        table.add_row(label.name, verdict.state, *shares, ratio)
+    return table
 
 
 def _show_warnings(evaluation: Evaluation) -> None:
@@ -384,9 +503,8 @@ def _show_verdict(evaluation: Evaluation, console: Console) -> None:
     if verdict is None:
         console.print("No verdict: it requires intervals.")
     else:
-        fine = verdict.direction == "neither" and verdict.p_value >= 1 - evaluation.level
-        fine = fine and not (evaluation.groups and evaluation.groups.off)
-        console.print(Text(verdict.headline, style="bold green" if fine else "bold yellow"))
+        state = "off" if evaluation.groups and evaluation.groups.off else verdict.state
+        console.print(Text(verdict.headline, style=_STATE_STYLES[state]))
         for sentence in verdict.sentences:
             console.print(sentence)
     console.print()

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 @command
+@options.takes_input
 def fit(
     file: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            help="Held-out predictions; for mac_cal_head, tst_head and vtst_head, features and "
-            "labels of the network's training rows.",
+            help="Held-out predictions with labels, one file or several. mac_cal_head, tst_head "
+            "and vtst_head take features and labels of the network's training rows instead.",
             metavar="VAL",
         ),
     ],
@@ -56,9 +57,8 @@ def fit(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    logits: options.Scores = None,
-    labels: options.Labels = None,
-    ignore_index: options.Ignored = None,
+    *,
+    inputs: options.InputOptions,
     keep_predictions: Annotated[
         bool, typer.Option(help="Consider only methods that change no predicted class.")
     ] = False,
@@ -68,8 +68,8 @@ def fit(
     validation: Annotated[
         Path | None,
         typer.Option(
-            help="Features of rows that the network was not trained on, on which a head chooses "
-            "gamma.",
+            help="Features of rows that the network was not trained on; a head chooses gamma on "
+            "them.",
             metavar="FILE",
         ),
     ] = None,
@@ -80,17 +80,17 @@ def fit(
 ) -> None:
     """Fit a calibrator on held-out predictions and write it to a file."""
     from calibrant.calibrators.choose import calibrate
-    from calibrant.calibrators.registry import get, get_for_scores, kind_of
+    from calibrant.calibrators.registry import get, kind_of
 
     settings = options.parse_settings(option, "--option")
     output = _choose_output() if output is None else output
     if method != "auto" and kind_of(method).takes_features:
         head = get(method, **({"seed": seed} | settings))
-        calibrator = _fit_head(head, file, labels, ignore_index, validation, quiet)
+        calibrator = _fit_head(head, _one_file(file), inputs, validation, quiet)
     else:
         if validation is not None:
             raise InputError(f"--validation requires a method that takes features, not {method}")
-        predictions = _read_scores(file, logits, labels, ignore_index, f"the method {method}")
+        predictions = _read_scores(file, inputs, f"the method {method}")
         if method == "auto" and settings:
             raise InputError(
                 f"--option requires a method: name one with --method, found {settings}"
@@ -104,10 +104,7 @@ def fit(
                 progress=not quiet,
             )
         else:
-            calibrator = get_for_scores(method, from_logits=predictions.is_logits, **settings)
-            calibrator.fit(
-                predictions.array, predictions.labels, ignore_index=predictions.ignore_index
-            )
+            calibrator = calibrate(predictions, method=method, **settings)
     calibrator.save(output)
     choice = calibrator.choice_
     if as_json:
@@ -129,6 +126,7 @@ def fit(
 
 
 @command
+@options.takes_input
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="A fitted calibrator.", metavar="CALIBRATOR")],
     file: Annotated[
@@ -139,9 +137,8 @@ def apply(
         Path,
         typer.Option("--output", "-o", help="Output file for the predictions.", metavar="OUT"),
     ],
-    logits: options.Scores = None,
-    labels: options.Labels = None,
-    ignore_index: options.Ignored = None,
+    *,
+    inputs: options.InputOptions,
     plugins: options.Plugins = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -154,16 +151,16 @@ def apply(
     from calibrant.calibrators.heads.features import apply_features, read_features
     from calibrant.calibrators.rank import apply as apply_calibrator
 
-    fitted, has_labels = load(calibrator), True
+    fitted = load(calibrator)
     if output.exists() and output.samefile(file):
         raise InputError(f"{output} is the input file: name another output with -o")
     if fitted.takes_features:
-        features = read_features(file, labels=labels, ignore_index=ignore_index)
+        features = read_features(file, labels=inputs.labels, ignore_index=inputs.ignore_index)
         calibrated = apply_features(fitted, features)
     else:
-        before, has_labels = _read_scores_to_apply(file, logits, labels, ignore_index, fitted)
+        before = _read_scores(file, inputs, f"this {fitted.name} calibrator")
         calibrated = apply_calibrator(fitted, before)
-    calibrated.write(output, labels=has_labels)
+    calibrated.write(output)
     if as_json:
         echo_json(
             {
@@ -171,7 +168,7 @@ def apply(
                 "method": fitted.name,
                 "num_rows": calibrated.num_rows,
                 "num_classes": calibrated.num_classes,
-                "labels": has_labels,
+                "labels": calibrated.labels is not None,
             }
         )
     elif not quiet:
@@ -179,6 +176,7 @@ def apply(
 
 
 @command
+@options.takes_input
 def rank(
     val: Annotated[Path, typer.Argument(help="Held-out predictions to fit on.", metavar="VAL")],
     test: Annotated[
@@ -187,9 +185,8 @@ def rank(
             help="Predictions to evaluate on; without them VAL is split in half.", metavar="[TEST]"
         ),
     ] = None,
-    logits: options.Scores = None,
-    labels: options.Labels = None,
-    ignore_index: options.Ignored = None,
+    *,
+    inputs: options.InputOptions,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", help="Rank only this method; repeatable.", metavar="NAME"),
@@ -208,8 +205,8 @@ def rank(
     with console.status("fitting") as status:
         show = status.update if console.is_terminal else console.print  # a log gets a line each
         ranking = rank_calibrators(
-            _read_scores(val, logits, labels, ignore_index, "rank"),
-            None if test is None else _read_scores(test, logits, labels, ignore_index, "rank"),
+            _read_scores(val, inputs, "rank"),
+            None if test is None else _read_scores(test, inputs, "rank"),
             methods=method,
             splits=splits,
             seed=seed,
@@ -230,47 +227,35 @@ def _choose_output() -> Path:
 
 
 def _read_scores(
-    file: Path, logits: bool | None, labels: Path | None, ignore_index: int | None, reader: str
+    files: Path | list[Path], inputs: options.InputOptions, reader: str
 ) -> Predictions:
     """Read predictions; a file of features raises an error that says which method takes it."""
     try:
-        return options.read_predictions(file, logits, labels, ignore_index)
+        return inputs.read(files)
     except InputError:
         from calibrant.calibrators.heads.features import holds_features
 
-        if not holds_features(file):
+        given = files if isinstance(files, list) else [files]
+        features = [file for file in given if file.is_file() and holds_features(file)]
+        if not features:
             raise
         raise InputError(
-            f"{file}: holds features, and {reader} takes logits or probabilities; features are for "
-            "`calibrant fit --method mac_cal_head`"
+            f"{features[0]}: holds features, and {reader} takes logits or probabilities; features "
+            "are for `calibrant fit --method mac_cal_head`"
         ) from None
 
 
-def _read_scores_to_apply(
-    file: Path,
-    logits: bool | None,
-    labels: Path | None,
-    ignore_index: int | None,
-    calibrator: Calibrator,
-) -> tuple[Predictions, bool]:
-    """Read predictions that may lack labels, and return whether they have them."""
-    from calibrant.calibrators.heads.features import holds_features
-    from calibrant.predictions import Predictions
-    from calibrant.predictions.read import make_placeholder_labels
-
-    is_file = file.is_file() and labels is None and not holds_features(file)
-    zeros = make_placeholder_labels(file) if is_file else None
-    if zeros is None:
-        reader = f"this {calibrator.name} calibrator"
-        return _read_scores(file, logits, labels, ignore_index, reader), True
-    return Predictions.read(file, labels=zeros, kind=options.KINDS.get(logits)), False
+def _one_file(files: list[Path]) -> Path:
+    """Return the only file of features."""
+    if len(files) > 1:
+        raise InputError(f"a head is fitted on one file of features, found {len(files)}")
+    return files[0]
 
 
 def _fit_head(
     head: Calibrator,
     file: Path,
-    labels: Path | None,
-    ignore_index: int | None,
+    inputs: options.InputOptions,
     validation: Path | None,
     quiet: bool,
 ) -> Calibrator:
@@ -278,8 +263,9 @@ def _fit_head(
     from calibrant.calibrators.heads.base import FeatureHead
     from calibrant.calibrators.heads.features import read_features
 
-    train = read_features(file, labels=labels, ignore_index=ignore_index)
-    held_out = None if validation is None else read_features(validation, ignore_index=ignore_index)
+    ignored = inputs.ignore_index
+    train = read_features(file, labels=inputs.labels, ignore_index=ignored)
+    held_out = None if validation is None else read_features(validation, ignore_index=ignored)
     assert isinstance(head, FeatureHead)
     head.class_names_ = train.class_names
     return head.fit(
@@ -308,12 +294,21 @@ def _describe_fit(calibrator: Calibrator) -> str:
             f"{summary[f'accuracy_{key}']:.4f}, ECE {summary[f'ece_{key}']:.4f}, "
             f"NLL {summary[f'nll_{key}']:.4f}."
         )
+    start = (
+        f"{calibrator.name}: NLL {summary['nll_before']:.4f} before, {summary['nll_after']:.4f} "
+        f"after, on the {summary['rows']:,} fitted rows"
+    )
+    if calibrator.takes_labels:
+        shared = f", {summary['pooled']:,} of which share one" if summary["pooled"] else ""
+        return f"{start}; {summary['classes']:,} labels{shared}."
+    if calibrator.for_events_:
+        return (
+            f"{start}; says {summary['mean_before']:.2%} on average before, "
+            f"{summary['mean_after']:.2%} after, and {summary['rate']:.2%} happen."
+        )
     changed = summary["changed"]
     effect = "no prediction changed" if not changed else f"{changed:,} predictions changed"
-    return (
-        f"{calibrator.name}: NLL {summary['nll_before']:.4f} before, "
-        f"{summary['nll_after']:.4f} after, on the {summary['rows']:,} fitted rows; {effect}."
-    )
+    return f"{start}; {effect}."
 
 
 def show_choice(choice: Choice, console: Console) -> None:
@@ -331,8 +326,9 @@ def show_choice(choice: Choice, console: Console) -> None:
         remark = "chosen" if candidate.chosen else candidate.note
         table.add_row(candidate.method, *cells, f"{candidate.seconds:.2f}", remark)
     console.print(table)
+    whole = "" if choice.num_clusters is None else f" in {choice.num_clusters:,} clusters"
     console.print(
-        f"Cross-validated: {choice.folds} folds of {choice.num_rows:,} rows.", style="dim"
+        f"Cross-validated: {choice.folds} folds of {choice.num_rows:,} rows{whole}.", style="dim"
     )
 
 

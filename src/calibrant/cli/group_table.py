@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calibrant.cli.console import make_table
-from calibrant.evaluation.groups.value import FEW, FEWEST, OVER, UNDER, UNSHOWN
+from calibrant.evaluation.clustered import FEWEST_CLUSTERS
+from calibrant.evaluation.groups.value import (
+    FEW,
+    FEW_EVENTS,
+    FEWEST,
+    OVER,
+    TOO_HIGH,
+    TOO_LOW,
+    UNDER,
+    UNSHOWN,
+    format_ratio,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,11 +27,20 @@ MOST_GROUPS = 30
 _WITH_ECE = 73  # characters beside the group's name that a table with ECE takes
 _WITH_PARTS = 57  # and one with confidence and accuracy beside the gap
 _LONGEST_NAME = 30
-_FINDINGS = {OVER: "too sure", UNDER: "too unsure", UNSHOWN: "no gap", FEW: "few"}
+_FINDINGS = {
+    OVER: "too sure",
+    UNDER: "too unsure",
+    UNSHOWN: "no gap",
+    FEW: "few",
+    FEW_EVENTS: "few events",
+    TOO_HIGH: TOO_HIGH,
+    TOO_LOW: TOO_LOW,
+}
 _LEGEND = {
     "no gap": "no gap: no significant gap",
+    "few events": f"few events: {FEW_EVENTS}",
     "few": f"few: {FEW}",
-    "not tested": f"not tested: fewer than {FEWEST} rows or images",
+    "not tested": f"not tested: fewer than {FEWEST} rows, or {FEWEST_CLUSTERS} clusters or images",
     "looks off": "looks off: the interval excludes 0, but more rows are needed to test it",
     "≤": "≤: largest gap that the interval allows, in points",
 }
@@ -36,8 +56,10 @@ def show_groups(groups: Groups, console: Console) -> None:
     shown = _select_groups(ordered)
     table = make_table()
     table.add_column(groups.name, style="cyan", overflow="fold", min_width=6)
-    for heading in ("rows", "conf.", "acc.", "gap") if has_parts else ("rows", "gap"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    parts = ("conf.", "acc.") if groups.event is None else ("mean probability", "frequency")
+    gap = "gap" if groups.event is None else "O/E"
+    for heading in ("rows", *parts, gap) if has_parts else ("rows", gap):
+        table.add_column(heading, justify="right", no_wrap=len(heading) < 10)
     if has_tests:
         table.add_column(f"{groups.level:.0%} interval", justify="right", no_wrap=True)
     if has_ece:
@@ -56,12 +78,17 @@ def show_groups(groups: Groups, console: Console) -> None:
         )
     if has_tests:
         chance = "; chance: the ECE that a calibrated group of this size may show"
+        what = "gap: confidence minus accuracy, in points, tested"
+        if groups.event is not None:
+            what = "O/E: observed over expected events, whose total is tested"
+        method = "Holm's correction" if groups.correction == "Holm" else "a correction (maxT)"
         console.print(
-            "gap: confidence minus accuracy, in points, tested with Holm's correction for the "
-            f"number of groups{chance if has_ece else ''}",
+            f"{what} with {method} for the number of groups{chance if has_ece else ''}",
             style="dim",
         )
-        notes = [note for term, note in _LEGEND.items() if any(term in row[-1] for row in rows)]
+        terms = {row[-1].split(" ≤")[0] for row in rows}
+        terms |= {"≤"} if any("≤" in row[-1] for row in rows) else set()
+        notes = [note for term, note in _LEGEND.items() if term in terms]
         if notes:
             console.print("; ".join(notes), style="dim")
     if any("–" in row for row in rows):
@@ -84,10 +111,15 @@ def _format_row(group: Group, has_tests: bool, has_ece: bool, has_parts: bool) -
     if has_parts:
         shares = (group.confidence, group.accuracy)
         cells += [formatting.figure_text("accuracy", share) for share in shares]
-    cells.append(points(group.gap))
+    if group.ratio is None:
+        cells.append(points(group.gap))
+        ends = f"{points(group.gap_low)} – {points(group.gap_high)}"
+    else:
+        known = group.ratio == group.ratio
+        cells.append(format_ratio(group.ratio) if known else formatting.NOTHING)
+        ends = f"{format_ratio(group.ratio_low)} – {format_ratio(group.ratio_high)}"
     if has_tests:
-        interval = f"{points(group.gap_low)} – {points(group.gap_high)}"
-        cells.append(formatting.NOTHING if group.gap_low is None else interval)
+        cells.append(formatting.NOTHING if group.gap_low is None else ends)
     if has_ece:
         cells.append(formatting.number(group.ece))
         if has_tests:
@@ -102,6 +134,6 @@ def _format_finding(group: Group, *, with_bound: bool) -> str:
     if group.looks_off:
         return "looks off"
     word = _FINDINGS.get(group.finding or "", "not tested")
-    if with_bound and group.finding in (UNSHOWN, FEW):
+    if with_bound and group.ratio is None and group.finding in (UNSHOWN, FEW):
         return f"{word} ≤ {100 * group.widest:.1f}"
     return word

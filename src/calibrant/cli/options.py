@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from calibrant.cli.console import command
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, first
 from calibrant.core.extras import require
 from calibrant.core.method_text import parse_value
 from calibrant.core.plugins import load_plugins
 from calibrant.core.progress import status
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from calibrant.predictions import Predictions
 
 Scores = Annotated[
     bool | None,
     typer.Option(
         "--logits/--probs",
-        help="Say what a bare array holds; other files name their arrays.",
+        help="What the scores are. Required for .npy and for --score-columns; other files say it.",
         show_default=False,
     ),
 ]
@@ -47,6 +52,14 @@ Resamples = Annotated[
     int, typer.Option(min=100, help="Number of bootstrap resamples for intervals.", metavar="N")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.", metavar="N")]
+View = Annotated[
+    str | None,
+    typer.Option(
+        help="Judge two classes by the probability of the positive class (events, the default) or "
+        "of the predicted class (top).",
+        metavar="top|events",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and failed limits.")]
 
@@ -75,21 +88,148 @@ Plugins = Annotated[
 KINDS: dict[bool | None, Literal["logits", "probs"]] = {True: "logits", False: "probs"}
 
 
-def read_predictions(
-    file: Path,
-    logits: bool | None,
-    labels: Path | None,
-    ignore_index: int | None,
-    *,
-    quiet: bool = False,
-) -> Predictions:
-    """Read the predictions that the shared options describe."""
-    from calibrant.predictions import Predictions
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with the label, or with whether the event happened. Default: label, happened "
+        "or correct.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+ScoreColumns = Annotated[
+    str | None,
+    typer.Option(
+        help="Score columns, one a class: A,B,C, or the prefix of their names. A single column is "
+        "the score of an event. Weights and clusters then count only if their columns are named.",
+        metavar="NAMES",
+    ),
+]
+WeightColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with sampling or importance weights, not frequencies; their scale does not "
+        "matter. Default: weight.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+ClusterColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with the cluster of each row, such as its patient: rows of a cluster are not "
+        "independent. Default: cluster.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(help="Column with the ids, if it is not called id.", metavar="NAME"),
+]
+Event = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of the event that a single score predicts, such as fraud.", metavar="NAME"
+    ),
+]
+PosLabel = Annotated[
+    str | None,
+    typer.Option(
+        help="Label of rows in which the event happened, such as yes; or the positive class of "
+        "two. Default: 1, or the second class.",
+        metavar="VALUE",
+        show_default=False,
+    ),
+]
+DropUnlabelled = Annotated[
+    bool, typer.Option("--drop-unlabelled", help="Leave out rows whose label is missing.")
+]
+Normalise = Annotated[
+    str,
+    typer.Option(
+        help="In sample logs of lm-evaluation-harness, divide each log-likelihood by the length of "
+        "its option: in characters (length, as acc_norm does) or in bytes.",
+        metavar="none|length|bytes",
+    ),
+]
 
-    with status(f"reading {file}", shown=not quiet):
-        return Predictions.read(
-            file, labels=labels, kind=KINDS.get(logits), ignore_index=ignore_index
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """What the shared options say about the files of predictions; see `takes_input`."""
+
+    logits: Scores = None
+    labels: Labels = None
+    ignore_index: Ignored = None
+    label_column: LabelColumn = None
+    score_columns: ScoreColumns = None
+    weight_column: WeightColumn = None
+    cluster_column: ClusterColumn = None
+    id_column: IdColumn = None
+    event: Event = None
+    pos_label: PosLabel = None
+    drop_unlabelled: DropUnlabelled = False
+    normalise: Normalise = "none"
+
+    def find_positive(self, predictions: Predictions) -> int | None:
+        """Return the number of the class that --pos-label names; None if these are events."""
+        if self.pos_label is None or predictions.task == "events":
+            return None
+        names = predictions.class_names or ()
+        if self.pos_label in names:
+            return names.index(self.pos_label)
+        if self.pos_label.isascii() and self.pos_label.isdigit():
+            return int(self.pos_label)
+        raise InputError(
+            f"--pos-label {self.pos_label[:60]} is no class: give "
+            f"{f'one of {first(names, 8)}' if names else 'its number'}"
         )
+
+    def read(self, files: Path | Sequence[Path], *, quiet: bool = False) -> Predictions:
+        """Read a file, a glob, a folder of Parquet files, or several of these as one set."""
+        return self.read_with_columns(files, (), quiet=quiet)[0]
+
+    def read_with_columns(
+        self, files: Path | Sequence[Path], columns: Sequence[str], *, quiet: bool = False
+    ) -> tuple[Predictions, dict[str, NDArray[Any]]]:
+        """Read predictions, and further columns of the same rows, such as groups."""
+        from calibrant.predictions import Predictions
+
+        given = [files] if isinstance(files, Path) else list(files)
+        shown = str(given[0]) + (f" and {len(given) - 1} more" if len(given) > 1 else "")
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own["kind"] = KINDS.get(own.pop("logits"))
+        with status(f"reading {shown}", shown=not quiet):
+            return Predictions.read_with_columns(
+                given[0] if len(given) == 1 else given, columns, **own
+            )
+
+
+def takes_input(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: its parameter ``inputs`` becomes an option for each of `InputOptions`."""
+    hints = get_type_hints(InputOptions, include_extras=True)
+    own = get_type_hints(function, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
+        for each in fields(InputOptions)
+    ]
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "inputs":
+            parameters += options
+        else:
+            parameters.append(parameter.replace(annotation=own[parameter.name], kind=keyword))
+
+    @functools.wraps(function)
+    def run(**arguments: Any) -> None:
+        inputs = InputOptions(**{each.name: arguments.pop(each.name) for each in options})
+        function(inputs=inputs, **arguments)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 def parse_settings(texts: Iterable[str] | None, option: str) -> dict[str, Any]:
@@ -117,9 +257,10 @@ def _parse_value(text: str, option: str) -> Any:
 
 def split_metrics(metric: list[str] | None) -> list[str]:
     """Return the names that --metric gives; check them before a large file is read."""
+    from calibrant.core.method_text import split_outside
     from calibrant.metrics import measure
 
-    names = [name.strip() for text in metric or () for name in text.split(",")]
+    names = [name.strip() for text in metric or () for name in split_outside(text, ",")]
     for name in names:
         measure(name)
     return names

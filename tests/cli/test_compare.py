@@ -1,0 +1,115 @@
+"""The command `calibrant compare`: joining by ids, and failing where B is worse."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from calibrant import Predictions
+from tests.helpers.groups import run_command
+
+FAST = ("--resamples", "100", "-m", "nll,ece")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("compare")
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(900, 3))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (probs.cumsum(1) < rng.random(900)[:, None]).sum(1).clip(max=2)
+    ids = np.arange(900)
+    for name, scale in (("good", 1.0), ("sharp", 3.0)):
+        Predictions.from_logits(scale * logits, labels, ids=ids).write(path / f"{name}.npz")
+    some = rng.permutation(900)[:880]
+    sharp = Predictions.from_logits(3 * logits, labels, ids=ids)
+    sharp.take(some).write(path / "shuffled.npz")
+    binary = Predictions.from_logits(logits[:, :2], (labels == 1) * 1)
+    binary.write(path / "binary.npz")
+    return path
+
+
+def compare(folder, a, b, *arguments):
+    return run_command("compare", folder / f"{a}.npz", folder / f"{b}.npz", *FAST, *arguments)
+
+
+def test_a_worse_model_is_code_3_and_named(folder):
+    result = compare(folder, "good", "sharp", "--fail-worse", "nll", "--fail-worse", "brier")
+    assert result.exit_code == 3
+    first, second = [line for line in result.stderr.splitlines() if line.startswith("failed: ")]
+    assert first.startswith("failed: B is worse: nll of B − A is +")
+    assert "brier" in second  # which --fail-worse adds
+    better = compare(folder, "sharp", "good", "--fail-worse", "nll")
+    assert (better.exit_code, better.stderr) == (0, "")
+    assert "not worse: nll" in better.stdout
+    same = compare(folder, "good", "good", "--fail-worse", "nll")
+    assert same.exit_code == 0
+
+
+def test_a_margin_fails_unless_it_is_ruled_out(folder):
+    bound = ("--fail-on", "bound", "--fail-worse")
+    assert compare(folder, "good", "good", *bound, "nll=0").exit_code == 0
+    result = compare(folder, "good", "sharp", *bound, "nll=0.01", "--json")
+    assert result.exit_code == 3
+    outcome = json.loads(result.stdout)
+    assert [(each["option"], each["name"]) for each in outcome["failed"]] == [
+        ("--fail-worse", "nll")
+    ]
+    assert "may be worse by more than 0.01" in outcome["failed"][0]["says"]
+    assert compare(folder, "good", "sharp", *bound, "nll=100").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail-worse", "nll=0.1"], "takes a name alone, or add --fail-on bound"),
+        (["--fail-worse", "nll", "--fail-on", "bound"], "takes NAME=MARGIN with --fail-on bound"),
+        (["--fail-worse", "nll=-1", "--fail-on", "bound"], "a margin of at least 0"),
+        (["--fail-worse", "mean_entropy"], "has no better direction"),
+        (["--fail-worse", "nlll"], "nlll"),
+        (["--fail-on", "value"], "--fail-on takes shown or bound"),
+        (["--fail-on", "bound"], "requires --fail-worse"),
+    ],
+)
+def test_gates_that_make_no_sense_are_told(folder, arguments, message):
+    result = compare(folder, "good", "sharp", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_rows_are_joined_by_ids(folder):
+    refused = compare(folder, "good", "shuffled")
+    assert refused.exit_code == 2
+    assert "20 of 900 rows of good are not in shuffled" in refused.stderr
+    assert "--join inner" in refused.stderr
+    joined = compare(folder, "good", "shuffled", "--join", "inner")
+    assert joined.exit_code == 0
+    assert "880 rows, paired" in joined.stdout
+    assert "note: left out: 20 of 900 rows of good" in joined.stdout
+
+
+def test_the_table_says_what_is_compared(folder):
+    result = compare(folder, "good", "sharp")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("ece ")]
+    assert line.split()[1].endswith("*")
+    assert "*: compared are bias-corrected values" in result.stdout
+    events = compare(folder, "binary", "binary")
+    assert "events of class 1" in events.stdout
+    top = compare(folder, "binary", "binary", "--view", "top")
+    assert "events" not in top.stdout
+
+
+def test_too_few_clusters_are_said(folder, tmp_path):
+    images = [Predictions.read(folder / f"{name}.npz") for name in ("good", "sharp")]
+    for name, each in zip("ab", images, strict=True):
+        scores = each.array.reshape(9, 100, 3).swapaxes(1, 2)[..., None]
+        labels = each.labels.reshape(9, 100, 1)
+        Predictions.from_logits(scores, labels).write(tmp_path / f"{name}.npz")
+    shown = compare(tmp_path, "a", "b", "--fail-worse", "nll")
+    assert shown.exit_code == 0
+    assert "nothing was tested, so --fail-worse cannot fail" in shown.stderr
+    bound = compare(tmp_path, "a", "b", "--fail-worse", "nll=9", "--fail-on", "bound")
+    assert bound.exit_code == 3
+    assert "nll was not tested: the rows lie in 9 images" in bound.stderr
