@@ -1,4 +1,8 @@
-"""Every block of docs/events.md runs in the order it is read, and prints what the page shows."""
+"""Every block of a guide runs in the order it is read, and prints what the page shows.
+
+A block under the line `<!-- not run: REASON -->` is left out. A command under the line
+`<!-- exit code 3 -->` must exit with 3.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,16 @@ from calibrant.cli import app
 from calibrant.cli.console import EXCEEDED
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, flags=re.M | re.S)
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "events.md", *sorted((DOCS / "guides").glob("*.md"))]
+BLOCK = r"^(<!-- (?:not run: .+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$"
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
+
+
+def read_blocks(page):
+    """Return the mark, kind and text of the page's blocks that are to run."""
+    blocks = re.findall(BLOCK, page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [block for block in blocks if "not run" not in block[0]]
 
 
 def split_numbers(text):
@@ -37,36 +48,39 @@ def assert_shown(shown, printed):
     )
 
 
-def run_command(text, folder):
-    """Run a console block in the folder and compare its output, except what ... stands for."""
+def run_command(mark, text):
+    """Run a console block and compare its output, except what ... stands for."""
     command, _, shown = text.partition("\n")
     words = shlex.split(command.removeprefix("$ calibrant "))
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == (EXCEEDED if "--fail-verdict" in words else 0), result.output
+    assert result.exit_code == (EXCEEDED if "exit code 3" in mark else 0), result.output
     for part in filter(str.strip, re.split(r"^\.\.\.$", shown, flags=re.M)):
         assert_shown(part, result.stdout)
 
 
-def test_blocks_run_and_print_what_is_shown(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys):
     for log in (ROOT / "tests" / "fixtures" / "lm_eval").glob("*.jsonl"):
         shutil.copy(log, tmp_path)
     monkeypatch.chdir(tmp_path)
     names = {}
     printed = ""
-    for number, (kind, text) in enumerate(BLOCKS):
+    blocks = read_blocks(page)
+    for number, (mark, kind, text) in enumerate(blocks):
         if kind == "python":
-            exec(compile(text, f"events.md, block {number + 1}", "exec"), names)  # noqa: S102
+            exec(compile(text, f"{page.name}, block {number + 1}", "exec"), names)  # noqa: S102
             printed = capsys.readouterr().out
-            following = BLOCKS[number + 1][0] if number + 1 < len(BLOCKS) else ""
+            following = blocks[number + 1][1] if number + 1 < len(blocks) else ""
             assert bool(printed) == (following == "text")
         elif kind == "text":
             assert_shown(text, printed)
-        else:
-            run_command(text, tmp_path)
+        elif kind == "console":
+            run_command(mark, text)
 
 
-def test_page_shows_the_four_failures_with_the_right_answers():
-    shown = [text for kind, text in BLOCKS if kind in ("text", "console")]
+def test_events_page_shows_the_four_failures_with_the_right_answers():
+    blocks = read_blocks(DOCS / "events.md")
+    shown = [text for _, kind, text in blocks if kind in ("text", "console")]
     for words in (
         "says 24.6% on average, and fraud happens in\n0.8%",
         "ECE 0.192",
