@@ -26,9 +26,12 @@ ARROWS: dict[str, set[str]] = {
     "calibrators": {*LEAVES, "losses", "metrics", "predictions"},
 }
 ARROWS["training"] = set(ARROWS) - {"evaluation"}
-ARROWS["report"] = {"core", "evaluation", "predictions"}
-ARROWS["demo"] = set(ARROWS)
-ARROWS["bench"] = set(ARROWS) - {"demo"}
+for acting_room in ("decide", "monitor"):
+    ARROWS[acting_room] = {*LEAVES, "metrics", "predictions", "evaluation", "calibrators"}
+ARROWS["report"] = {"core", "evaluation", "predictions", "decide", "monitor"}
+for user_room in ("integrations", "demo"):
+    ARROWS[user_room] = set(ARROWS) - {"integrations"}
+ARROWS["bench"] = set(ARROWS) - {"integrations", "demo"}
 ARROWS["cli"] = set(ARROWS)
 ARROWS["__main__"] = {"cli"}
 ARROWS["__init__"] = set(ARROWS) - {"__main__", "cli", "demo"}
