@@ -55,6 +55,7 @@ ASKED = [
     "class-scaling-long-tail",
     "class-scaling-other",
     "class-scaling-authors",
+    "secondary-pilot",
 ]
 QUICK = [
     "quick-cifar",
