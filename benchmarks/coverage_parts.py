@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from scipy.optimize import brentq
 
 from calibrant import Predictions, compare, metrics
 from calibrant.evaluation.bootstrap import percentile_interval, resample_counts, resample_measures
 from calibrant.evaluation.groups import judge as grouping
 from calibrant.evaluation.groups.files import check_groups
-from calibrant.evaluation.intervals import Plan
+from calibrant.evaluation.intervals import Plan as Resampling
 from calibrant.evaluation.inversion import Interval
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import RowState
@@ -26,6 +31,29 @@ ACCEPTED = {
     "overconfident by 2%, from 0.55": (0.55, 0.02),
     "overconfident by 10%, from 0.55": (0.55, 0.1),
 }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many sets to draw, in how many processes, and which lines to make."""
+
+    trials: int
+    jobs: int = 1
+    lines: str = ""  # a regular expression that the first columns of a line match
+
+    def wants(self, *columns: str) -> bool:
+        """Return whether to make the line that begins with these columns."""
+        return re.search(self.lines, " | ".join(columns)) is not None
+
+    def share(self, work: Callable[..., Any], cases: Sequence[tuple]) -> Iterator[Any]:
+        """Yield the results of the work on each case, in their order, from several processes."""
+        if self.jobs == 1:
+            yield from (work(*case) for case in cases)
+            return
+        with ProcessPoolExecutor(
+            self.jobs, initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            yield from pool.map(work, *zip(*cases, strict=True))
 
 
 def rate(hits: int, trials: int) -> str:
@@ -48,8 +76,9 @@ def accepted_share(low: float, gap: float) -> float:
     return 1 - brentq(excess, 0.0, 1 - 1e-9) ** 3
 
 
-def coverage_at_risk_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
+def coverage_at_risk_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
     """Does the interval of coverage_at_risk hold the truth?"""
+    trials = plan.trials
     words = (
         f"{trials:,} sets a line. The truth follows from the law of the confidences. Beside it the "
         "percentile bootstrap (200 resamples, the first 300 sets), which chooses the luckiest "
@@ -97,8 +126,9 @@ def coverage_at_risk_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
     return "The 95% interval of coverage_at_risk", words, lines()
 
 
-def groups_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
+def groups_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
     """How often is a calibrated group called off, and one that is off found?"""
+    trials = plan.trials
     words = (
         f"{trials:,} sets a line, of ten groups each, judged at 5% with Holm's correction. Any "
         "called off: the share of sets in which a group is called over- or underconfident that is "
@@ -130,7 +160,7 @@ def groups_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
                 compute_all([], predictions.batches(), from_logits=False, extra=[ranks, loss])
                 values = check_groups(home, predictions, "group")
                 found = grouping.judge_groups(
-                    values, predictions, ranks, loss, num_bins=15, plan=Plan()
+                    values, predictions, ranks, loss, num_bins=15, plan=Resampling()
                 )
                 off = {group.value: group.finding for group in found.off}
                 hits += gap > 0 and off.pop("3", "") == "overconfident"
@@ -157,8 +187,9 @@ def noisy_twins(rng: np.random.Generator, num_rows: int) -> list[Predictions]:
     ]
 
 
-def compare_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
+def compare_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
     """How often does compare name a winner of two sets that are as good as each other?"""
+    trials = plan.trials
     names = ["nll", "ece", "adaptive_ece", "classwise_ece"]
     words = (
         f"{trials:,} pairs a line: the same logits of 5 classes (of which the labels are drawn) "

@@ -1,6 +1,6 @@
 """Do intervals of clustered rows hold the truth, and are alarms rarely false?
 
-    python benchmarks/event_coverage.py --trials 2000
+    python benchmarks/interval_coverage.py --part clusters --trials 2000 --jobs 16 --write FILE
 
 Rows of a cluster are alike by a Gaussian copula: with v = Φ(√ρ u + √(1 − ρ) e), u common to a
 cluster, a row is an event where v < q(p), so that it is one with chance q(p) whatever ρ is.
@@ -11,10 +11,8 @@ probabilities.
 
 from __future__ import annotations
 
-import argparse
-import os
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -25,10 +23,12 @@ from calibrant.evaluation import evaluate
 from calibrant.evaluation.bootstrap import share_states
 from calibrant.evaluation.evaluate import choose_measures, find_units, row_options
 from calibrant.evaluation.event_tests import EventTests, run_event_tests
-from calibrant.evaluation.intervals import Plan, Units, figure_intervals, make_row_states
+from calibrant.evaluation.intervals import Plan as Resampling
+from calibrant.evaluation.intervals import Units, figure_intervals, make_row_states
 from calibrant.evaluation.verdict import OFF, Span, conclude_events
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.rank_state import RankState
+from coverage_parts import Plan
 
 SHAPES = ((40, 50), (200, 10))
 CORRELATIONS = (0.05, 0.2, 0.5)
@@ -42,10 +42,17 @@ SMOOTH = (
     "auroc",
     "average_precision",
 )
-MORE = 3  # times as many sets more for the smooth figures, which are cheap
 ALARMS = ("total", "slope", "whole", "verdict", "verdict of classes")
-CLASSES, CLASS_TRIALS = 5, 500
-PLAN = Plan(resamples=200)
+CALIBRATED = ("ece", "adaptive_ece", "log_ece")
+SHIFTED = {
+    "ece": 1,
+    "adaptive_ece": 1,
+    "log_ece": 1,
+    "ici": 5,
+    "smooth_ece": 20,
+}  # 1 set in so many
+CLASSES, CHUNK = 5, 100  # sets a process draws at once
+RESAMPLING = Resampling(resamples=200)
 RANKS = np.linspace(0, 1, 20_001)[1:-1]
 QUANTILES = betaincinv(A, B, RANKS)
 
@@ -93,8 +100,9 @@ def find_truths() -> dict[str, float]:
         "oe_ratio": 1.0,
         "auroc": float((events * (np.cumsum(others) - 0.5 * others)).sum()),
         "average_precision": float((events * precision).sum()),
-        "ece": 0.0,
-        "ece, off": 0.2 * rate,
+        **dict.fromkeys(CALIBRATED, 0.0),
+        # The gap keeps its sign, so that binning and smoothing leave its mean as it is.
+        **{f"{name}, off": 0.2 * rate for name in SHIFTED},
     }
 
 
@@ -123,7 +131,7 @@ def find_intervals(
         {name: shared[state.options()] for name, state in rows.items()},
         ranks,
         predictions,
-        replace(PLAN, seed=seed),
+        replace(RESAMPLING, seed=seed),
         [],
         find_units(predictions),
         options,
@@ -135,7 +143,7 @@ def run_tests(
     probability: np.ndarray, happened: np.ndarray, clusters: np.ndarray, seed: int
 ) -> tuple[EventTests, bool]:
     """Run the tests of the verdict; return them, and whether it calls the model off."""
-    plan, units = replace(PLAN, seed=seed), Units(clusters=clusters)
+    plan, units = replace(RESAMPLING, seed=seed), Units(clusters=clusters)
     tests = run_event_tests(RankState(), probability, happened, units, plan)
     nothing = Span(0.0, 0.0, 0.0)  # the state "off" follows from the p-values alone
     verdict = conclude_events(
@@ -152,83 +160,67 @@ def run_tests(
         p_local=tests.local,
         place=None,
         chance_ece=0.0,
-        level=PLAN.level,
+        level=RESAMPLING.level,
         expected=float(probability.sum()),
+        observed=int(happened.sum()),
     )
     return tests, verdict.state == OFF
 
 
-def one_cell(groups: int, size: int, correlation: float, trials: int) -> dict[str, float]:
-    """Return the share of sets on which each test alarms and each interval holds the truth."""
-    rng = np.random.default_rng(groups + round(100 * correlation))
-    truths = find_truths()
-    counts = dict.fromkeys((*ALARMS, *truths), 0)
-    for trial in range(trials):
+def simulate_rows(
+    groups: int, size: int, correlation: float, sets: int, chunk: int
+) -> tuple[Counter[str], Counter[str]]:
+    """Count the sets on which each test alarms and each interval holds the truth, and all sets."""
+    rng = np.random.default_rng((groups, round(100 * correlation), chunk))
+    truths, counts, tried = find_truths(), Counter[str](), Counter[str]()
+    for trial in range(chunk * CHUNK, chunk * CHUNK + sets):
         drawn = draw(groups, size, correlation, 1.0, rng)
         tests, off = run_tests(*drawn, trial)
-        for name, p_value in zip(ALARMS[:3], tests, strict=True):
-            counts[name] += p_value < 0.05
-        counts["verdict"] += off
-        found = find_intervals(*drawn, (*SMOOTH, "ece"), trial)
-        wrong = find_intervals(*draw(groups, size, correlation, 0.8, rng), ("ece",), trial)
-        for name, (low, high) in [*found.items(), ("ece, off", wrong["ece"])]:
-            counts[name] += low <= truths[name] <= high
-    for name, count in count_more(groups, size, correlation, MORE * trials).items():
-        counts[name] += count
-    some = min(trials, CLASS_TRIALS)
-    for trial in range(some):
+        alarms = dict(zip(ALARMS[:3], (p < 0.05 for p in tests), strict=True))
         rows = draw_classes(groups, size, correlation, rng)
-        how = {"metrics": ["accuracy"], "resamples": PLAN.resamples, "seed": trial}
-        counts["verdict of classes"] += evaluate(rows, **how).verdict.state == OFF
-    sets = {**dict.fromkeys(SMOOTH, (1 + MORE) * trials), "verdict of classes": some}
-    return {name: count / sets.get(name, trials) for name, count in counts.items()}
-
-
-def count_more(groups: int, size: int, correlation: float, trials: int) -> dict[str, int]:
-    """Count on how many more sets the interval of each smooth figure holds the truth."""
-    rng = np.random.default_rng((groups, round(100 * correlation)))
-    truths, counts = find_truths(), dict.fromkeys(SMOOTH, 0)
-    for trial in range(trials):
-        drawn = draw(groups, size, correlation, 1.0, rng)
-        for name, (low, high) in find_intervals(*drawn, SMOOTH, trial).items():
+        how = {"metrics": ["accuracy"], "resamples": RESAMPLING.resamples, "seed": trial}
+        by_class = evaluate(rows, **how).verdict.state == OFF
+        counts.update({**alarms, "verdict": off, "verdict of classes": by_class})
+        tried.update(ALARMS)
+        ends = find_intervals(*drawn, (*SMOOTH, *CALIBRATED), trial)
+        again = find_intervals(*draw(groups, size, correlation, 1.0, rng), SMOOTH, trial)
+        wanted = tuple(name for name, each in SHIFTED.items() if trial % each == 0)
+        wrong = find_intervals(*draw(groups, size, correlation, 0.8, rng), wanted, trial)
+        wrong = {f"{name}, off": span for name, span in wrong.items()}
+        for name, (low, high) in [*ends.items(), *again.items(), *wrong.items()]:
             counts[name] += low <= truths[name] <= high
-    return counts
+            tried[name] += 1
+    return counts, tried
 
 
-def clusters_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
+def clusters_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
     """Tests and intervals of clustered rows."""
     words = (
-        f"{trials:,} sets a line: clusters x rows, and the correlation ρ of a Gaussian copula in "
-        f"clusters; {PLAN.resamples} resamples. First how often a calibrated model raises an alarm "
-        "at 5%: each test alone (as many events as said; slope 1; along the scale), the verdict on "
-        f"events, which shares its 5% among them, and that on {CLASSES} classes (of "
-        f"{min(trials, CLASS_TRIALS):,} sets). Then how often 95% intervals hold the truth: smooth "
-        f"figures of {(1 + MORE) * trials:,} sets, and ECE; the last column is for a model whose "
-        "events are a fifth rarer than said."
+        f"{plan.trials:,} sets a line: clusters x rows, and the correlation ρ of a Gaussian copula "
+        f"in clusters; {RESAMPLING.resamples} resamples. First how often a calibrated model raises "
+        "an alarm at 5%: each test alone (as many events as said; slope 1; along the scale), the "
+        f"verdict on events, which shares its 5% among them, and that on {CLASSES} classes. Then "
+        f"how often 95% intervals hold the truth: smooth figures of twice as many sets, and "
+        "calibration errors; *off* is a model whose events are a fifth rarer than said (of ici a "
+        "fifth and of smooth_ece a twentieth of the sets)."
     )
 
     def lines() -> Iterator[list[str]]:
-        yield ["clusters x rows", "ρ", *ALARMS, *find_truths()]
-        cells = [(*shape, correlation) for shape in SHAPES for correlation in CORRELATIONS]
-        with ProcessPoolExecutor(min(len(cells), os.cpu_count() or 1)) as pool:
-            found = pool.map(one_cell, *zip(*cells, strict=True), [trials] * len(cells))
-            for (groups, size, correlation), shares in zip(cells, found, strict=True):
-                numbers = map("{:.1%}".format, shares.values())
-                yield [f"{groups} x {size}", f"{correlation:g}", *numbers]
+        columns = [*ALARMS, *find_truths()]
+        yield ["clusters x rows", "ρ", *columns]
+        cells = [
+            (*shape, correlation)
+            for shape in SHAPES
+            for correlation in CORRELATIONS
+            if plan.wants(f"{shape[0]} x {shape[1]}", f"{correlation:g}")
+        ]
+        sizes = [min(CHUNK, plan.trials - begin) for begin in range(0, plan.trials, CHUNK)]
+        cases = [(*cell, size, chunk) for cell in cells for chunk, size in enumerate(sizes)]
+        found = plan.share(simulate_rows, cases)
+        for groups, size, correlation in cells:
+            parts = [next(found) for _ in sizes]
+            counts, tried = (sum(each, Counter[str]()) for each in zip(*parts, strict=True))
+            shares = (f"{counts[name] / tried[name]:.1%}" for name in columns)
+            yield [f"{groups} x {size}", f"{correlation:g}", *shares]
 
     return "Rows in clusters", words, lines()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=2000)
-    heading, words, lines = clusters_part(parser.parse_args().trials)
-    print(f"## {heading}\n\n{words}\n")
-    for number, line in enumerate(lines):
-        print("| " + " | ".join(line) + " |", flush=True)
-        if number == 0:
-            print("|" + "---|" * len(line), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,10 @@
 
     python benchmarks/interval_coverage.py --write benchmarks/COVERAGE.md
     python benchmarks/interval_coverage.py --part groups --write benchmarks/COVERAGE.md
+    python benchmarks/interval_coverage.py --part verdict_classes --lines '^1,000' --jobs 16 ...
 
-Each part is a section of the file; ``--part`` makes one again and leaves the others. The part
+Each part is a section of the file; ``--part`` makes one again and leaves the others, and
+``--lines`` makes some lines of a part whose first columns match a regular expression. The part
 ``ece`` is here, the others are in coverage_parts.py, verdict_parts.py and event_coverage.py.
 
 Confidences are 0.55 + 0.45·Beta(3, 1). A prediction of confidence c is right with chance
@@ -24,7 +26,7 @@ from calibrant import bootstrap_interval, metrics
 from calibrant.evaluation.verdict import calibration_test
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.rank_state import RankState
-from coverage_parts import compare_part, coverage_at_risk_part, groups_part
+from coverage_parts import Plan, compare_part, coverage_at_risk_part, groups_part
 from event_coverage import clusters_part
 from verdict_parts import verdict_classes_part, verdict_events_part
 
@@ -92,8 +94,9 @@ def one_cell(num_rows: int, gap: Callable, truth: float, trials: int, naive: int
     ]
 
 
-def ece_part(trials: int) -> tuple[str, str, Iterator[list[str]]]:
+def ece_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
     """The 95% interval of ECE, and the test of "calibrated"."""
+    trials = plan.trials
     naive = min(trials, 100)
     words = (
         f"{trials:,} data sets a line (± one standard error), 15 equal-width bins, 1,000 resamples "
@@ -131,6 +134,21 @@ MADE_BY = (
 )
 
 
+MERGED = {"verdict_events": 4, "verdict_classes": 3, "clusters": 2}  # columns that name a line
+
+
+def merge_lines(made: list[list[str]], before: str, names: int) -> list[list[str]]:
+    """Put lines into the table of a section, in place of those of the same name."""
+    table = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in before.splitlines()
+        if line.startswith("| ")
+    ]
+    found = {tuple(line[:names]): line for line in table[1:]}
+    found.update({tuple(line[:names]): line for line in made[1:]})
+    return [made[0], *found.values()]
+
+
 def sections(text: str) -> dict[str, str]:
     """The sections of a file by their headings."""
     parts = re.split(r"^## (.*)\n", text.replace(MADE_BY, ""), flags=re.M)
@@ -141,23 +159,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--part", choices=list(PARTS), action="append")
+    parser.add_argument("--lines", default="", help=f"lines to make, of {', '.join(MERGED)}")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    plan = Plan(options.trials, options.jobs, options.lines)
     made = {}
+    before = {}
+    if options.write and options.write.exists():
+        before = sections(options.write.read_text())
     for name in options.part or PARTS:
-        heading, words, lines = PARTS[name](options.trials)
+        heading, words, lines = PARTS[name](plan)
         table = []
         for line in lines:
-            table.append("| " + " | ".join(line) + " |")
-            print(table[-1], flush=True)
-        table.insert(1, "|" + "---|" * (table[0].count("|") - 1))
-        made[heading] = "\n".join([words, "", *table])
+            table.append(line)
+            print(format_line(line), flush=True)
+        if options.lines and name in MERGED:
+            table = merge_lines(table, before.get(heading, ""), MERGED[name])
+        rule = "|" + "---|" * len(table[0])
+        rows = [format_line(line) for line in table]
+        made[heading] = "\n".join([words, "", rows[0], rule, *rows[1:]])
     if options.write:
-        before = sections(options.write.read_text()) if options.write.exists() else {}
-        order = [make(1)[0] for make in PARTS.values()]
+        order = [make(Plan(1))[0] for make in PARTS.values()]
         found = {**before, **made}
         bodies = [f"## {each}\n\n{found[each]}\n" for each in order if each in found]
         options.write.write_text("\n".join([TITLE, "", *bodies, MADE_BY, ""]))
+
+
+def format_line(cells: list[str]) -> str:
+    """Return a line of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"
 
 
 if __name__ == "__main__":

@@ -107,11 +107,12 @@ def test_one_part_of_the_coverage_file_is_made_again_and_the_others_stay(tmp_pat
     import interval_coverage
 
     written = (BENCHMARKS / "COVERAGE.md").read_text(encoding="utf-8")
-    headings = [make(1)[0] for make in interval_coverage.PARTS.values()]
+    one_set = interval_coverage.Plan(1)
+    headings = [make(one_set)[0] for make in interval_coverage.PARTS.values()]
     assert list(interval_coverage.sections(written)) == headings
 
-    def part(trials):
-        return headings[1], f"{trials} sets.", iter([["model", "covers"], ["one", "95%"]])
+    def part(plan):
+        return headings[1], f"{plan.trials} sets.", iter([["model", "covers"], ["one", "95%"]])
 
     page = tmp_path / "COVERAGE.md"
     page.write_text(written, encoding="utf-8")
@@ -123,3 +124,17 @@ def test_one_part_of_the_coverage_file_is_made_again_and_the_others_stay(tmp_pat
     after = interval_coverage.sections(page.read_text(encoding="utf-8"))
     before[headings[1]] = "7 sets.\n\n| model | covers |\n|---|---|\n| one | 95% |"
     assert after == before
+
+
+def test_one_line_of_a_part_is_made_again_and_the_others_stay(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import interval_coverage
+
+    section = "Words.\n\n| model | rows | off |\n|---|---|---|\n| a | 1 | 5% |\n| a | 2 | 6% |"
+    made = [["model", "rows", "off"], ["a", "2", "7%"], ["b", "1", "8%"]]
+    assert interval_coverage.merge_lines(made, section, 2) == [
+        ["model", "rows", "off"],
+        ["a", "1", "5%"],
+        ["a", "2", "7%"],
+        ["b", "1", "8%"],
+    ]

@@ -77,6 +77,20 @@ def test_under_ten_expected_events_cannot_tell_and_more_rows_are_named():
     assert "rows like these would show whether it holds" in verdict.sentences[-2]
 
 
+def test_under_ten_expected_events_nothing_is_off_unless_thirty_happen():
+    """Three times as many as expected, of five: chance hardly explains it, but it is too little."""
+    p, y = np.full(500, 0.01), np.arange(500) < 16
+    verdict = judge(p, y)
+    assert (verdict.state, verdict.direction) == ("cannot tell", "neither")
+    assert verdict.p_value < 0.001
+    assert "too few to rely on" in " ".join(verdict.sentences)
+    assert judge(1 - p, ~y).state == "cannot tell"  # the outcome that is rare
+    assert judge(p, np.arange(500) < 30).direction == "too low"
+    labels = Predictions.from_multilabel(np.stack((p, p), 1), np.stack((y, y), 1), is_logits=False)
+    pooled = evaluate(labels, **FEW)
+    assert pooled.verdict.classes == ()  # ten are expected of both, five of each
+
+
 @pytest.mark.parametrize("happened", [False, True])
 def test_one_outcome_alone_has_a_verdict_without_a_slope(happened):
     p = np.full(300, 0.001 if not happened else 0.999)

@@ -698,7 +698,9 @@ def make_event_verdict(
     )
     gap = Span(robust.value, robust.low, robust.high)
     widest = 0.0 if units.clusters is None else max(abs(gap.low), abs(gap.high))
-    expected = float(probability.sum())
+    expected, seen, number = float(probability.sum()), int(happened.sum()), len(probability)
+    if 2 * expected > number:  # of the rarer outcome
+        expected, seen = number - expected, number - seen
     p_total, p_slope, p_local = run_event_tests(tables.ranks, probability, happened, units, plan)
     return conclude_events(
         event=event,
@@ -716,7 +718,8 @@ def make_event_verdict(
         chance_ece=chance_level(cells, binned_error, noise=noise, **drawing),
         level=plan.level,
         tolerance=tolerance,
-        expected=min(expected, len(probability) - expected),
+        expected=expected,
+        observed=seen,
     ).with_sentences(*_describe_units(units, predictions))
 
 

@@ -17,6 +17,7 @@ _CELLS = 480  # enough that rows of a cell are nearly equally confident
 _BINS = 15  # of the test
 _SMALL_SAMPLE = 500  # rows
 _FEWEST = 10  # expected events, or rows without, for a statement on them
+_MANY = 30  # three times as many: so many that happened refute even ten expected ones
 _NAMED = 3  # the most classes or labels a headline names
 _POWER = 3.6  # standard errors between truth and tolerance: 95% level, 90% power on both sides
 
@@ -396,10 +397,12 @@ def conclude_events(
     level: float,
     tolerance: Tolerance | None = None,
     expected: float,
+    observed: int,
 ) -> Verdict:
     """Say whether the probability of an event can be believed: its total, its slope, its places.
 
     The test of the total gets half of alpha; those of the slope and of the places share the rest.
+    Under ten expected events nothing can be told, unless 30 or more happened.
 
     Args:
         event: What may happen.
@@ -418,6 +421,7 @@ def conclude_events(
         level: The confidence level.
         tolerance: What still counts as fit for use; the default one if None.
         expected: The unweighted number of events, or of rows without if fewer, that are expected.
+        observed: How many of these there are.
     """
     allowed = tolerance or Tolerance()
     tested = p_total == p_total
@@ -427,15 +431,16 @@ def conclude_events(
         shares["slope"] = min(1.0, 4 * p_slope)
     p_value = min(shares.values()) if tested else float("nan")
     direction = "neither"
-    total_off = tested and shares["total"] < alpha
-    slope_off = tested and shares.get("slope", 1.0) < alpha and slope is not None
+    enough = expected >= _FEWEST or observed >= _MANY
+    total_off = tested and enough and shares["total"] < alpha
+    slope_off = tested and enough and shares.get("slope", 1.0) < alpha and slope is not None
     if slope_off and slope is not None and not (total_off and _is_total_worse(ratio, slope)):
         direction = "too extreme" if slope.value < 1 else "too timid"
     elif total_off:
         direction = "too high" if gap.value > 0 else "too low"
     inside = ratio is not None and ratio.within(allowed.ratio)
     inside = inside and slope is not None and slope.within(allowed.slope)
-    if tested and p_value < alpha:
+    if tested and enough and p_value < alpha:
         state = OFF
     elif tested and inside and expected >= _FEWEST:
         state = HOLDS
@@ -455,13 +460,19 @@ def conclude_events(
         f"{percent(error.high)}; a calibrated model would show up to {percent(chance_ece)} by "
         f"chance, this one shows {percent(error.value)}."
     )
-    if place is not None and tested and shares["local"] < alpha:
+    if place is not None and tested and enough and shares["local"] < alpha:
         lines.append(
             f"It is furthest off between {percent(place.low)} and {percent(place.high)}: there it "
             f"says {percent(place.mean)} on average, and {_say_rate(event, place.rate)} "
             f"of {format_rows(place.count)}."
         )
-    lines.append(_describe_certainty(state == OFF, p_value, num_rows, tested=tested))
+    if tested and p_value < alpha and not enough:
+        lines.append(
+            f"Chance hardly explains what is seen ({format_p_value(p_value)}), but under ten "
+            f"expected events are too few to rely on, unless {_MANY} or more happen."
+        )
+    else:
+        lines.append(_describe_certainty(state == OFF, p_value, num_rows, tested=tested))
     lines.append(_describe_tolerance(state, allowed, inside=inside, needed=needed, rows=num_rows))
     return Verdict(
         direction=direction,
@@ -621,11 +632,11 @@ def add_labels(pooled: Verdict, labels: Sequence[tuple[str, Verdict]], *, level:
     off = [
         ClassFinding(name, each.direction, each.mean, each.rate)
         for p, (name, each) in zip(by_label, tested, strict=True)
-        if p < 1 - level
+        if p < 1 - level and each.state == OFF  # not where too few events are expected
     ]
     classes = tuple(sorted(off, key=lambda label: -abs(label.expected - label.observed)))
     pooled_p = min(1.0, 2 * pooled.p_value) if pooled.p_value == pooled.p_value else pooled.p_value
-    pooled_off = pooled_p < 1 - level
+    pooled_off = pooled_p < 1 - level and pooled.state == OFF
     state = pooled.state
     if classes or pooled_off:
         state = OFF
@@ -648,7 +659,7 @@ def add_labels(pooled: Verdict, labels: Sequence[tuple[str, Verdict]], *, level:
         headline = f"Cannot tell, for too little data. {headline}"
     p_value = min([pooled_p, *by_label]) if by_label else pooled_p
     # The pooled test alone is not the verdict: its sentence gives way to that of all tests.
-    openings = ("Chance could explain", "Chance does not explain")
+    openings = ("Chance could explain", "Chance does not explain", "Chance hardly explains")
     kept = [text for text in pooled.sentences if not text.startswith(openings)]
     tests = (
         f"Pooled and label by label, corrected for the number of tests: {format_p_value(p_value)}."
