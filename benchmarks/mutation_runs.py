@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import cache_from_source
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -365,7 +366,7 @@ def _write(folders: Sequence[Path], sources: Mapping[str, str]) -> None:
         for file, source in sources.items():
             path = folder / "src" / "calibrant" / file
             path.write_text(source, encoding="utf-8")
-            for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            for stale in Path(cache_from_source(str(path))).parent.glob(f"{path.stem}.*"):
                 stale.unlink()
 
 
