@@ -387,6 +387,12 @@ class TestBalCAL:
         assert torch.allclose(head(rows), 0.25 * linear + 0.75 * simplex, atol=1e-6)
         assert simplex.abs().max() <= 1.0001
 
+    def test_balances_the_head_of_a_sequential_network(self, splits, tmp_path):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+        run = train(config("balcal", epochs=2), tmp_path / "run", data=splits, network=net)
+        assert run.outcome["figures"]["test_accuracy"] > 0.3
+        assert "network.3.frame" in run.weights()
+
     def test_needs_a_linear_classifier(self, splits):
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Identity())
         with pytest.raises(InputError, match="no classifier head"):

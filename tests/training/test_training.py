@@ -264,6 +264,26 @@ class TestRuns:
         run = train(config, tmp_path / "run", data=splits, network=net)
         assert run.outcome["figures"]["test_accuracy"] > 0.5
 
+    def test_the_network_given_stays_as_it_was(self, tmp_path, splits):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        before = {name: value.clone() for name, value in net.state_dict().items()}
+        config = Config(**{**QUICK, "recipe": "balcal"})
+        runs = [train(config, tmp_path / n, data=splits, network=net) for n in "ab"]
+        assert {name: value.tolist() for name, value in net.state_dict().items()} == {
+            name: value.tolist() for name, value in before.items()
+        }
+        assert isinstance(net[1], nn.Linear)
+        assert runs[0].outcome["figures"] == runs[1].outcome["figures"]
+
+    def test_a_network_can_be_trained_in_place(self, tmp_path, splits):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        run = train(Config(**QUICK), tmp_path / "run", data=splits, network=net, in_place=True)
+        learned = run.weights()
+        assert torch.equal(net[1].weight.cpu(), learned["network.1.weight"])
+        config = Config(**{**QUICK, "recipe": "deep_ensemble", "recipe_options": {"members": 2}})
+        with pytest.raises(InputError, match="several networks: leave in_place out"):
+            train(config, tmp_path / "two", data=splits, network=net, in_place=True)
+
     def test_ordinary_loaders(self, tmp_path, splits):
         rows = [
             (image.float().flatten() / 255, label)

@@ -45,6 +45,7 @@ def train(
     *,
     data: Splits | Loaders | None = None,
     network: nn.Module | None = None,
+    in_place: bool = False,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
     """Train a network by the settings into a folder; resume the run if the folder exists.
@@ -55,7 +56,11 @@ def train(
         data: `Splits`, or loaders of training, validation and test rows, in place of the data
             that the settings name. Give the same data again when a run is resumed.
         network: A network in place of the one that the settings name. Give the same initial
-            weights again when a run is resumed.
+            weights again when a run is resumed. A copy is trained; `Run.weights` reads what it
+            learned.
+        in_place: Train the network itself, and leave it as the run reports it: with the weights of
+            the reported epoch, and with the head that a recipe put in place of its own. Default:
+            False (ours: a second run would start from the first one's weights).
         on_epoch: Called with the metrics of each epoch.
     """
     require("lightning.fabric", extra="train", purpose="training")  # before a folder is created
@@ -65,16 +70,29 @@ def train(
         return run
     recipe = get_recipe(config.recipe, **config.recipe_options)
     members = recipe.members(config)
+    if members and in_place:
+        raise InputError(f"{recipe.name} trains several networks: leave in_place out")
+    if network is not None and not in_place:
+        network = _copy(network)
     if members:
 
         def train_member(member: Config, where: Path) -> Run:
-            fresh = None if network is None else copy.deepcopy(network)
-            return train(member, where, data=data, network=fresh, on_epoch=on_epoch)
+            return train(member, where, data=data, network=network, on_epoch=on_epoch)
 
         return train_members(run, members, recipe.together, train_member, fabric)
     job = make_job(config, data, network, fabric)
     with _cudnn_benchmark(job):
         return Training(job, run, on_epoch).finish()
+
+
+def _copy(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:
+        raise InputError(
+            f"the network cannot be copied ({type(error).__name__}: {error}): set in_place=True to "
+            "train it itself"
+        ) from error
 
 
 class Training:

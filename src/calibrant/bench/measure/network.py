@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.data.images import Images, Splits
-from calibrant.models.split import Split, split
 from calibrant.training.checkpoint import strip_prefix
 from calibrant.training.recipes.base import Data, Job
 from calibrant.training.recipes.stage_two import MacCal
@@ -23,7 +22,6 @@ BATCH = 2048  # rows at once; nothing is kept for a backward pass
 class Trained(Job):
     """A run's job after training: features of each part are computed once."""
 
-    head_name: str | None = None
     taken: nn.Module | None = None  # the head that a second stage made
 
     @classmethod
@@ -34,10 +32,6 @@ class Trained(Job):
         return trained
 
     _features: dict[str, tuple[Tensor, Tensor]]
-
-    def split(self) -> Split:
-        """Split the network into extractor and head, also with the head of a second stage."""
-        return split(self.network, head=self.head_name or self.config.head)
 
     def features(self, data: Data, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute features and labels of unaugmented rows; of a whole part once."""
@@ -108,7 +102,6 @@ def _rebuild_one(run: Run, data: Splits, device: str | None, precision: str) -> 
         # Its empty buffers take the shapes of the saved ones.
         head.load_state_dict(strip_prefix(network, f"{name}."))
         Job.replace_head(job, head.to(job.device))
-        job.head_name = name
     job.network.load_state_dict(network)
     job.recipe.load_state_dict(strip_prefix(weights, "recipe."))
     job.loss.load_state_dict(strip_prefix(weights, "loss."), strict=False)  # earlier runs kept none

@@ -115,6 +115,8 @@ class Job:
         generator: Random numbers on the device, seeded anew every epoch.
         draws: Random numbers on the CPU, seeded anew every epoch.
         rows: The training rows of a pass over "all rows"; None for every row.
+        head: The name of the network's head, once it was found: one that a recipe puts in its
+            place need not look like a head.
     """
 
     config: Config
@@ -136,6 +138,7 @@ class Job:
     generator: torch.Generator = field(default_factory=torch.Generator)
     draws: torch.Generator = field(default_factory=torch.Generator)
     rows: Tensor | None = None
+    head: str | None = None
 
     @property
     def epochs(self) -> int:
@@ -214,7 +217,9 @@ class Job:
 
     def split(self) -> Split:
         """Return the network's feature extractor and head."""
-        return split(self.network, head=self.config.head)
+        found = split(self.network, head=self.head or self.config.head)
+        self.head = found.name
+        return found
 
     def replace_head(self, head: nn.Module) -> None:
         """Replace the network's head."""
