@@ -8,6 +8,7 @@ from calibrant.calibrators.heads.base import FeatureHead
 from calibrant.calibrators.heads.mac_cal_head import MacCalHead
 from calibrant.calibrators.heads.tst_head import TSTHead
 from calibrant.calibrators.heads.vtst_head import VTSTHead
+from calibrant.core.errors import wrong_options
 from calibrant.training.recipes.base import Job, Recipe
 
 
@@ -28,7 +29,10 @@ class MacCal(Recipe):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.kind(**options)  # refuse bad options before training
+        try:
+            self.kind(**options)  # refuse bad options before training
+        except TypeError as error:
+            raise wrong_options("recipe", self.name, self.kind, error) from None
         self.options = options
 
     def prepare(self, job: Job) -> None:
