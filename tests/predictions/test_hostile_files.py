@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from calibrant import calibrators, metrics
 from calibrant.core.errors import InputError
 from calibrant.predictions import Predictions
 
@@ -111,13 +112,15 @@ def test_labels_near_two_to_the_64_are_not_ignored():
     for given in (labels, torch.from_numpy(labels)):
         with pytest.raises(InputError, match=r"below 2\^63, found 18446744073709551516"):
             Predictions.from_logits(np.zeros((3, 2)), given, ignore_index=-100)
+        with pytest.raises(InputError, match=r"below 2\^63, found 18446744073709551516"):
+            metrics.nll(np.zeros((3, 2)), given, ignore_index=-100)
+        with pytest.raises(InputError, match=r"below 2\^63, found 18446744073709551516"):
+            calibrators.get("vector").fit(np.zeros((3, 2)), given, ignore_index=-100)
     fine = Predictions.from_logits(np.zeros((2, 2)), labels[::2])
     assert fine.labels.tolist() == [0, 1]
 
 
 def test_values_under_a_mask_are_refused():
-    from calibrant import metrics
-
     masked = np.ma.masked_array(np.array([0.2, 0.9]), mask=[False, True])
     rows = [masked, np.ma.masked_array(np.array([0.8, 0.1]), mask=[False, False])]
     with pytest.raises(InputError, match="masked"):

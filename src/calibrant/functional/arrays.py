@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, first
 
 Array: TypeAlias = "Tensor | NDArray[Any]"
 
@@ -47,6 +47,8 @@ def to_tensor(values: Array, *, widen: bool = True) -> Tensor:
             to int64. Without it they keep their dtype.
     """
     if isinstance(values, Tensor):
+        if widen and values.dtype == torch.uint64:
+            refuse_large(values)
         return values.detach()
     _refuse_mask(values)
     array = np.asarray(values)
@@ -58,6 +60,8 @@ def to_tensor(values: Array, *, widen: bool = True) -> Tensor:
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("="))
     if widen and array.dtype in (np.uint16, np.uint32, np.uint64):
+        if array.dtype == np.uint64:
+            refuse_large(array)
         array = array.astype(np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
@@ -68,6 +72,20 @@ def to_tensor(values: Array, *, widen: bool = True) -> Tensor:
     with warnings.catch_warnings():  # of a read-only array, such as a memory map
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)
+
+
+def refuse_large(values: Array) -> None:
+    """Raise for 64-bit unsigned integers that int64 cannot hold: they would become negative.
+
+    A label of 2**64 − 100 would then count as ``ignore_index=-100``.
+    """
+    numbers = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    large = numbers >= 2**63
+    if large.any():
+        raise InputError(
+            f"labels must be below 2^63, found {first(numbers[large].tolist(), 3)}: "
+            "they are unsigned 64-bit integers; were negative labels converted to these?"
+        )
 
 
 def _refuse_mask(values: object) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calibrant.core.errors import InputError, first
+from calibrant.functional.arrays import refuse_large
 
 IGNORED = -100  # torch.nn's default
 REDUCTIONS = ("none", "mean", "sum")
@@ -99,9 +100,28 @@ class Rows:
         is_class = 0 <= self.ignore_index < self.logits.shape[1]
         return self.labels if is_class else self.mask_ignored(self.labels)
 
+    @property
+    def confidence(self) -> Tensor:
+        """Return c = max p, one number per row."""
+        return self.top[0].exp()
+
+    @property
+    def correct(self) -> Tensor:
+        """Return a = 1[ŷ = y], one number per row; of class probabilities, the share of ŷ."""
+        return correctness(self)[1].to(self.logits.dtype)
+
+    @property
+    def truth(self) -> Tensor:
+        """Return 1[k = y], or the class probabilities, of the shape of the logits."""
+        return label_table(self)
+
     def mask_ignored(self, values: Tensor, other: float = 0) -> Tensor:
         """Replace the values of ignored rows by ``other``."""
         return values if self.labels is None else values.where(self.counts, other)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Compute the mean of one value per row over rows that are not ignored; 0 if all are."""
+        return self.mask_ignored(values).sum() / self.number
 
 
 Input: TypeAlias = Tensor | Rows  # `compose` gives all parts of a sum the same rows
@@ -214,7 +234,7 @@ def negative_entropy(rows: Rows) -> Tensor:
 
 def row_mean(values: Tensor, rows: Rows) -> Tensor:
     """Compute the mean over rows that are not ignored; 0 if all are."""
-    return rows.mask_ignored(values).sum() / rows.number
+    return rows.mean(values)
 
 
 def reduce(values: Tensor, rows: Rows, reduction: str, weight: Tensor | None = None) -> Tensor:
@@ -302,6 +322,8 @@ def check_batch(input: Tensor, target: Tensor, ignore_index: int) -> None:
             f"logits of shape {tuple(input.shape)} need {kind} of shape {tuple(wanted)}, found "
             f"{tuple(target.shape)}"
         )
+    if target.dtype == torch.uint64:
+        refuse_large(target)
     # Reading values would wait for a device and break a graph, so only eager CPU rows are read.
     if target.is_floating_point() or input.device.type != "cpu" or torch.compiler.is_compiling():
         return

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from calibrant.core.errors import InputError, first
-from calibrant.functional.arrays import Array, as_numpy
+from calibrant.functional.arrays import Array, as_numpy, refuse_large
 from calibrant.predictions.files import FileScores
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -79,12 +79,7 @@ def as_labels(given: object, scores: Array | FileScores) -> Array:
     _check_label_shape(labels, tuple(scores.shape))
     _check_label_type(labels)
     if labels.dtype in (np.uint64, torch.uint64):
-        numbers = as_numpy(labels)
-        if (numbers >= 2**63).any():  # as int64 they would be negative, such as ignore_index
-            raise InputError(
-                f"labels must be below 2^63, found {first(numbers[numbers >= 2**63].tolist(), 3)}: "
-                "they are unsigned 64-bit integers; were negative labels converted to these?"
-            )
+        refuse_large(labels)
     if isinstance(scores, torch.Tensor):
         if not isinstance(labels, torch.Tensor):
             labels = torch.from_numpy(labels if labels.flags.writeable else labels.copy())
