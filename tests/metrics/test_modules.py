@@ -286,3 +286,18 @@ def test_no_warnings():
             metric(logits, labels_for(name, labels))
             metric.compute()
     assert module_class("ece") is modules.ECE
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_probabilities_given_as_logits_are_warned_of_once(dense):
+    probs, labels = torch.softmax(torch.randn(32, 4), 1), torch.randint(0, 4, (32,))
+    if dense:
+        probs, labels = probs.reshape(2, 4, 4, 4).permute(0, 3, 1, 2), labels.reshape(2, 4, 4)
+    metric = modules.ECE()
+    with pytest.warns(UserWarning, match="if they are probabilities, set from_logits=False"):
+        metric.update(probs, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric.update(probs, labels)
+        modules.ECE(from_logits=False).update(probs, labels)
+        modules.ECE().update(probs.log(), labels)

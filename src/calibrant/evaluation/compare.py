@@ -631,7 +631,8 @@ class _Pair:
                     tick=lambda: advance(1),
                 )
                 for column, name in enumerate(slow):
-                    blocks[name].append(values[:, 1, column] - values[:, 0, column])
+                    with np.errstate(invalid="ignore"):
+                        blocks[name].append(values[:, 1, column] - values[:, 0, column])
         return {name: np.concatenate(several) for name, several in blocks.items()}
 
     def _draw(self, draws: int) -> Iterator[NDArray[Any]]:

@@ -8,6 +8,7 @@ input is ever made.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -243,14 +244,26 @@ def find_view(shape: tuple[int, ...], view: str | None, pos_label: int | None) -
     return 1 if pos_label is None else int(pos_label)
 
 
-def warn_of_probabilities(scores: Array, *, stacklevel: int) -> None:
-    """Warn if rows given as logits look like probabilities."""
-    if isinstance(scores, Tensor) and scores.device.type != "cpu":
-        return  # reading values would wait for the device
-    if getattr(scores, "ndim", 0) != 2 or not len(scores) >= 2 or scores.shape[1] < 2:
+def warn_of_probabilities(scores: Array, *, stacklevel: int, wait: bool = False) -> None:
+    """Warn if rows given as logits look like probabilities.
+
+    Args:
+        scores: (N,K) or (N,K,...); one score a row shows nothing.
+        stacklevel: The caller to blame, as `warnings.warn` counts.
+        wait: Also read values from a device, which waits for it.
+    """
+    if isinstance(scores, Tensor) and scores.device.type != "cpu" and not wait:
         return
-    sample = to_tensor(scores[:: max(1, len(scores) // _SAMPLED)]).double()
-    if bool(((sample >= 0).all(1) & ((sample.sum(1) - 1).abs() < 1e-3)).all()):
+    shape = tuple(getattr(scores, "shape", ()))
+    if len(shape) < 2 or shape[0] * math.prod(shape[2:]) < 2 or shape[1] < 2:
+        return
+    few = (slice(None, None, max(1, shape[0] // _SAMPLED)), slice(None))
+    sample = to_tensor(scores[few + (slice(0, 4),) * (len(shape) - 2)])
+    if not sample.is_floating_point():
+        return  # refused elsewhere
+    tolerance = 1e-2 if sample.dtype.itemsize < 4 else 1e-3
+    sample = sample.cpu().double()
+    if bool(((sample >= 0).all(1) & ((sample.sum(1) - 1).abs() < tolerance)).all()):
         warnings.warn(
             "rows of these logits lie in [0, 1] and sum to one: if they are probabilities, set "
             "from_logits=False",

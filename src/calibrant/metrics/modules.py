@@ -26,7 +26,7 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.core.extras import require
 from calibrant.functional.arrays import Array
-from calibrant.functional.blocks import blocks, find_view
+from calibrant.functional.blocks import blocks, find_view, warn_of_probabilities
 from calibrant.metrics.base import Measure, State
 from calibrant.metrics.classwise import ProbState
 from calibrant.metrics.registry import METRICS, measure
@@ -155,6 +155,7 @@ class MetricModule(Metric):
             raise InputError(f"{type(self).__name__} judges classes, not events: leave view out")
         self.pos_label = pos_label
         self._seen: set[bool] = set()  # whether batches had weights
+        self._warns = from_logits  # until the first batch, which shows whether it holds logits
         for key, state, name in self._entries(self._build(self._measure)):
             if name in state.lists:
                 self.add_state(key, [], dist_reduce_fx="cat")
@@ -231,6 +232,9 @@ class MetricModule(Metric):
             measure.check_weights(seen)
         states = self._build(measure)
         positive = find_view(tuple(preds.shape), self.view, self.pos_label)
+        if self._warns:
+            self._warns = False
+            warn_of_probabilities(preds, stacklevel=3, wait=True)
         for block in blocks(
             preds,
             target,
