@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 
 def test_each_example_is_short():
-    assert len(CODE) == 6
+    assert len(CODE) == 7
     for code in CODE:
         lines = [line for line in code.splitlines() if line and "import" not in line]
         assert len(lines) <= 20
@@ -48,12 +48,19 @@ def test_every_name_works_once_the_module_is_loaded(folder):
     assert loss(logits, labels) == pytest.approx(float(loss(logits, hot)))
     assert metrics.available()["sure_errors"] == "Errors among rows of high confidence."
     predictions = calibrant.Predictions.from_logits(logits, labels)
+    ignored = torch.where(torch.arange(200) < 100, labels, -100)
+    squared = losses.get("squared_error")
+    assert squared(logits, ignored) == pytest.approx(float(squared(logits[:100], labels[:100])))
     evaluation = calibrant.evaluate(predictions, metrics=["accuracy", "sure_errors"])
     assert np.isfinite(evaluation.figures["sure_errors"].value)
     fitted = calibrators.get("shrink", steps=20).fit(logits, labels)
     fitted.save(folder / "shrink.safetensors")
     again = calibrant.load(folder / "shrink.safetensors")
     assert torch.equal(again.predict_proba(logits), fitted.predict_proba(logits))
+    forget_plugins()
+    with pytest.raises(calibrant.InputError, match=r"'my_methods.py', which registered it, is not"):
+        calibrant.load(folder / "shrink.safetensors")
+    load_plugins(["my_methods.py"], folder)
     assert recipes.get("twice").name == "twice"
     assert data.load("stripes").train.num_classes == 2
     assert models.build("tiny_net", 3, channels=1)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)

@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import os
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from calibrant.calibrators.methods.by_label import ByLabel
 from calibrant.calibrators.registry import CALIBRATORS, get
 from calibrant.core.errors import InputError, first
 from calibrant.core.files import replace_file
+from calibrant.core.registry import FILE_PREFIX
 from calibrant.predictions.arrays import as_class_names
 from calibrant.predictions.files import check_file, explain_read_errors
 
@@ -66,6 +68,7 @@ def save(
         raise InputError(f"{target}: the folder {target.parent} does not exist")
     if not calibrator.is_fitted:
         raise InputError(f"{calibrator.name} is not fitted: call fit before save")
+    _check_registered(calibrator)
     options = calibrator.options()
     if type(_make(calibrator.name, options)) is not type(calibrator):
         raise InputError(
@@ -83,6 +86,9 @@ def save(
         "class_names": as_class_names(names, _count_names(calibrator, names)),
         "summary": calibrator.summary_,
     }
+    owner = _name_owner(calibrator.name)
+    if owner is not None:
+        header["plugin"] = owner
     # Tensors in a file may not share memory; clones never do.
     tensors = {
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -102,6 +108,28 @@ def compute_digest(text: str, tensors: dict[str, Tensor]) -> str:
         total.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
+
+
+def _check_registered(calibrator: Calibrator) -> None:
+    """Raise an error that says what to do if no name stands for the class of a calibrator."""
+    name = getattr(calibrator, "name", None)
+    if name == ByLabel.name or (isinstance(name, str) and name in CALIBRATORS):
+        return
+    raise InputError(
+        f"{type(calibrator).__name__} is not registered, so its file could not be loaded: put "
+        "@calibrant.calibrators.register before the class, or save its state_dict()"
+    )
+
+
+def _name_owner(method: str) -> str | None:
+    """Return the file or module that registered a method; None for a built-in one."""
+    module = CALIBRATORS.module_of(method)
+    if module is None:
+        return None
+    if module.startswith(FILE_PREFIX) or module == "__main__":
+        path = getattr(sys.modules.get(module), "__file__", None)
+        return None if path is None else Path(path).name
+    return module
 
 
 def _make(method: str, options: dict[str, Any]) -> Calibrator:
@@ -177,6 +205,13 @@ def _from_text(text: str) -> dict[str, Any]:
             raise InputError(f"damaged: its {key} cannot be {header.get(key)!r:.80}")
     if header["method"] not in CALIBRATORS and header["method"] != ByLabel.name:
         written = f"{header.get('version', '(unknown)')!s:.40}"
+        if isinstance(header.get("plugin"), str):
+            # The file only names the plugin: nothing that a file names is ever imported.
+            raise InputError(
+                f"its method {header['method']!r:.80} is not built in, and {header['plugin']!r:.80}"
+                ", which registered it, is not loaded: if you trust that file or module, load it "
+                "first (--plugins FILE_OR_MODULE, or import it in Python)"
+            )
         raise InputError(
             f"its method is {header['method']!r:.80}, which calibrant {__version__} does not have; "
             f"it was written by calibrant {written}"

@@ -11,6 +11,7 @@ from calibrant.losses.acls import ACLS, acls
 from calibrant.losses.avuc import AvUC, AvUCGS, SoftAvUC, avuc, avuc_gs, s_avuc
 from calibrant.losses.base import Loss, PrimaryLoss, SecondaryLoss
 from calibrant.losses.brier import Brier, brier
+from calibrant.losses.common import Rows
 from calibrant.losses.compose import Composed, compose
 from calibrant.losses.confidence_penalty import ConfidencePenalty, confidence_penalty
 from calibrant.losses.cpc import PairwiseConstraints, cpc
@@ -54,6 +55,7 @@ __all__ = [
     "PairwiseConstraints",
     "PrimaryLoss",
     "RegularizedAURC",
+    "Rows",
     "SampleDependentFocal",
     "SecondaryLoss",
     "SoftAvUC",

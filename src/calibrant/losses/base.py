@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.losses.common import IGNORED, Input, check_reduction
+from calibrant.losses.common import (
+    IGNORED,
+    Input,
+    Rows,
+    batch_value,
+    check_reduction,
+    reduce,
+    rows_of,
+    weigh,
+)
 
 
 class Reduced(TypedDict, total=False):
@@ -30,6 +39,9 @@ class Loss(nn.Module):
 
     The formula is in the function of the same name; a class keeps its options. Values are
     computed in at least float32, also under autocast.
+
+    A loss of your own gives `compute` and no more: logits and labels of every shape, ignored rows,
+    class weights and the reduction are dealt with here.
 
     Args:
         reduction: 'mean' or 'sum', and for primary losses 'none'.
@@ -58,6 +70,20 @@ class Loss(nn.Module):
 
     def forward(self, input: Input, target: Tensor) -> Tensor:
         """Compute the loss."""
+        rows = rows_of(input, target, self.ignore_index)
+        return self._reduce(self.compute(rows), rows)
+
+    def compute(self, rows: Rows) -> Tensor:
+        """Compute one value per row, (N,) or (N,L); of a secondary loss, one value of the batch.
+
+        Args:
+            rows: The batch. Its ``logits``, ``log_probs`` and ``truth`` are (N,K) or (N,K,L);
+                ``confidence`` and ``correct`` have one number per row; ``mean`` leaves ignored
+                rows out.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method compute(self, rows)")
+
+    def _reduce(self, value: Tensor, rows: Rows) -> Tensor:
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -99,6 +125,16 @@ class PrimaryLoss(Loss):
         """Return the options that every function of a primary loss takes."""
         return {**super().options(), "weight": self.weight}
 
+    def _reduce(self, value: Tensor, rows: Rows) -> Tensor:
+        if value.shape != rows.counts.shape:
+            raise InputError(
+                f"{type(self).__name__}.compute must return one value per row, of shape "
+                f"{tuple(rows.counts.shape)}, found {tuple(value.shape)}; a loss with one value a "
+                "batch is a losses.SecondaryLoss"
+            )
+        weighed = weigh(rows.mask_ignored(value), rows, self.weight)
+        return reduce(weighed, rows, self.reduction, self.weight)
+
 
 class SecondaryLoss(Loss):
     """A loss with one value per batch, added to a primary loss with a weight β (`losses.compose`).
@@ -120,3 +156,11 @@ class SecondaryLoss(Loss):
                 "found 'none'"
             )
         super().__init__(reduction=reduction, ignore_index=ignore_index)
+
+    def _reduce(self, value: Tensor, rows: Rows) -> Tensor:
+        if value.numel() != 1:
+            raise InputError(
+                f"{type(self).__name__}.compute must return one value of the batch, found shape "
+                f"{tuple(value.shape)}: average it with rows.mean"
+            )
+        return batch_value(value.reshape(()), rows, self.reduction)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from calibrant.core.errors import InputError
 from calibrant.losses.base import Loss
 from calibrant.losses.common import Input, rows_of
+from calibrant.losses.history import CorrectnessHistory
 
 # Pairs that did not learn, or were far off, in a pilot (CIFAR-100, ResNet-18, 30 epochs), with the
 # least β at which they were.
@@ -47,8 +48,18 @@ class Composed(nn.Module):
         self.secondaries = nn.ModuleList(term for _, term in terms)
         parts = (primary, *self._terms())
         self.needs_index = any(part.needs_index for part in parts)
-        # Losses of this package can share the rows that one of them has made.
-        self._shares = all(type(part).__module__.startswith(__package__) for part in parts)
+        # Losses of this package can share the rows that one of them has made, and so can others
+        # that leave rows to the base class.
+        self._shares = all(
+            type(part).__module__.startswith(__package__) or type(part).forward is Loss.forward
+            for part in parts
+        )
+
+    @property
+    def history(self) -> CorrectnessHistory | None:
+        """Return the history of training samples that a part keeps; None if none does."""
+        kept = (getattr(part, "history", None) for part in (self.primary, *self._terms()))
+        return next((history for history in kept if history is not None), None)
 
     @property
     def local_batch(self) -> bool:
