@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all lint types unit bench-metrics bench-calibrators bench-class-scaling bench-losses clean
+.PHONY: demo test test-all lint types unit docs docs-run docs-serve bench-metrics bench-calibrators \
+	bench-class-scaling bench-losses clean
 
 demo: $(VENV)/.core
 	$(VENV)/bin/calibrant demo
@@ -25,6 +26,27 @@ unit: $(VENV)/.dev
 # Everything: the slow tests too, and those of the replication.
 test-all: lint types
 	$(VENV)/bin/python -m pytest -n auto tests src/calibrant replication
+
+# The site is built from stored outputs, without importing the package; MKDOCS=mkdocs builds it with Material.
+MKDOCS ?= zensical
+docs: .venv-docs/.ready
+	.venv-docs/bin/python scripts/build_docs.py
+	.venv-docs/bin/$(MKDOCS) build --clean
+	.venv-docs/bin/python scripts/build_docs.py --check
+
+docs-serve: docs
+	@echo "The site is at http://127.0.0.1:8000 (stop with Ctrl-C)"
+	.venv-docs/bin/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+# Runs every block of code of the pages, stores what they print, and writes the reference anew.
+docs-run: $(VENV)/.dev
+	$(VENV)/bin/python scripts/run_docs.py
+	$(VENV)/bin/python scripts/make_reference.py
+
+.venv-docs/.ready: docs/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet -r $<
+	@touch $@
 
 # The peers live in an environment of their own; one that does not install is recorded.
 bench-metrics: .venv-peers/.ready
@@ -64,4 +86,4 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.core
 
 clean:
-	rm -rf $(VENV) .venv-peers calibrant-demo
+	rm -rf $(VENV) .venv-peers .venv-docs build calibrant-demo

@@ -3,8 +3,9 @@
     python -m replication readme            # rewrite
     python -m replication readme --check    # fail if a number would change
 
-The text between ``<!-- results:KIND option=value ... -->`` and ``<!-- /results -->`` in README.md
-and replication/results/README.md is made from the store in ``replication/results/``. Kinds:
+The text between ``<!-- results:KIND option=value ... -->`` and ``<!-- /results -->`` in README.md,
+docs/explanation/papers.md and replication/results/README.md is made from the store in
+``replication/results/``. Kinds:
 
 - ``value``: a figure such as ``2.05 ± 0.04``. Options: suite, method, metric; calibrator, part and
   settings such as data and model if they are not the usual ones. ``what=mean`` leaves out the
@@ -44,7 +45,7 @@ from calibrant.bench.tables.statistics import mean_of
 from replication.claims.writers import format_markdown, summarise
 from replication.stored import ROOT, StoredResults
 
-PAGES = ("README.md", "replication/results/README.md")
+PAGES = ("README.md", "docs/explanation/papers.md", "replication/results/README.md")
 MARKER = re.compile(
     r"(?P<begin><!-- results:(?P<kind>\w+)(?P<options>(?: [\w]+=\S+)*) -->)"
     r"(?P<text>.*?)(?P<end><!-- /results -->)",

@@ -19,7 +19,14 @@ from calibrant.cli.console import EXCEEDED
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "events.md", *sorted((DOCS / "guides").glob("*.md"))]
+WITHOUT = ("suites", "extend", "decisions")  # pages with a test of their own, or no block
+FOLDERS = (".", "start", "guides", "explanation")
+PAGES = [
+    page
+    for folder in FOLDERS
+    for page in sorted((DOCS / folder).glob("*.md"))
+    if page.stem not in WITHOUT
+]
 BLOCK = r"^(<!-- (?:not run: .+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$"
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 
@@ -58,7 +65,11 @@ def run_command(mark, text):
         assert_shown(part, result.stdout)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def name_page(page):
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_blocks_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys):
     for log in (ROOT / "tests" / "fixtures" / "lm_eval").glob("*.jsonl"):
         shutil.copy(log, tmp_path)
@@ -73,7 +84,8 @@ def test_blocks_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys)
             following = blocks[number + 1][1] if number + 1 < len(blocks) else ""
             assert bool(printed) == (following == "text")
         elif kind == "text":
-            assert_shown(text, printed)
+            for part in filter(str.strip, re.split(r"^\.\.\.$", text, flags=re.M)):
+                assert_shown(part, printed)
         elif kind == "console":
             run_command(mark, text)
 
