@@ -46,7 +46,17 @@ _HOME = {
     "evaluate": "calibrant.evaluation",
     "load": "calibrant.calibrators",
 }
-_ROOMS = ("calibrators", "data", "losses", "metrics", "models", "report", "training")
+_ROOMS = (
+    "calibrators",
+    "data",
+    "evaluation",
+    "losses",
+    "metrics",
+    "models",
+    "predictions",
+    "report",
+    "training",
+)
 
 
 def __getattr__(name: str) -> Any:
