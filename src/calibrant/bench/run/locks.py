@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibrant.core.extras import require
 from calibrant.core.files import write_file
-
-
-@contextmanager
-def hold_lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a file's lock; give False if another process holds it and ``wait`` is false."""
-    filelock = require("filelock", extra="bench", purpose="making runs")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(path, timeout=-1 if wait else 0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        yield False
-        return
-    try:
-        if isinstance(lock, filelock.SoftFileLock):  # survives a killed process
-            raise OSError(f"{path.parent}: this file system has no locks; use another folder")
-        yield True
-    finally:
-        lock.release()
+from calibrant.core.locks import hold_lock as hold_lock  # its users import it from here
 
 
 def is_held(path: Path) -> bool:
