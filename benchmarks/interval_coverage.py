@@ -182,6 +182,7 @@ def main() -> None:
     if options.write:
         order = [make(Plan(1))[0] for make in PARTS.values()]
         found = {**before, **made}
+        order += [each for each in before if each not in order]  # other scripts' sections
         bodies = [f"## {each}\n\n{found[each]}\n" for each in order if each in found]
         options.write.write_text("\n".join([TITLE, "", *bodies, MADE_BY, ""]))
 

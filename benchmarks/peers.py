@@ -47,6 +47,7 @@ PEERS = (
         "measured through probmetrics' `dircal`",
     ),
     Peer("uncertainty-calibration", "calibration", ("uncertainty-calibration",)),
+    Peer("river", "river.drift", ("river",), "its drift detectors, beside the monitor"),
     # Its own `cpu` extra: without it the package has no lightning and no torchvision.
     # Last, because a torchvision that does not match PyTorch stops others from importing.
     Peer(
