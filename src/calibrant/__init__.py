@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from calibrant.calibrators import attach, calibrate, load
     from calibrant.core.errors import InputError
     from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
+    from calibrant.monitor import Monitor
     from calibrant.predictions import Predictions
 
 __all__ = [
     "Evaluation",
     "InputError",
+    "Monitor",
     "Predictions",
     "__version__",
     "attach",
@@ -38,6 +40,7 @@ __all__ = [
 _HOME = {
     "Evaluation": "calibrant.evaluation",
     "InputError": "calibrant.core.errors",
+    "Monitor": "calibrant.monitor",
     "Predictions": "calibrant.predictions",
     "attach": "calibrant.calibrators",
     "bootstrap_interval": "calibrant.evaluation",
@@ -53,6 +56,7 @@ _ROOMS = (
     "losses",
     "metrics",
     "models",
+    "monitor",
     "predictions",
     "report",
     "training",

@@ -10,7 +10,16 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
-from calibrant.cli import bench, bench_choices, bench_transport, compare, evaluate, fit, train
+from calibrant.cli import (
+    bench,
+    bench_choices,
+    bench_transport,
+    compare,
+    evaluate,
+    fit,
+    monitor,
+    train,
+)
 from calibrant.cli.console import set_up_streams
 
 __all__ = ["app", "bench", "bench_choices", "bench_transport", "main"]
@@ -61,6 +70,7 @@ for function in (
     fit.fit,
     fit.apply,
     fit.rank,
+    monitor.monitor,
     train.train,
     train.demo,
 ):
