@@ -20,6 +20,7 @@ import calibrant
 from calibrant import InputError, Predictions, calibrators
 from calibrant.calibrators import get, load
 from calibrant.calibrators.choose import EVENT_MENU, calibrate, choose
+from calibrant.calibrators.methods.blend import EVENT_PARTS
 from calibrant.calibrators.methods import mixture
 from calibrant.calibrators.methods.venn_abers import compute_steps
 from calibrant.calibrators.rank import apply, rank
@@ -431,7 +432,7 @@ def test_two_classes_are_chosen_for_as_events():
     pair = np.stack((-x / 2, x / 2), 1)
     made = calibrate(Predictions.from_logits(pair, y, class_names=["ok", "fraud"]))
     events = calibrate(Predictions.from_events(x, y, is_logits=True))
-    assert {c.method for c in made.choice_.candidates} == set(EVENT_MENU)
+    assert {c.method for c in made.choice_.candidates} == {*EVENT_PARTS, "blend"}
     assert made.name == events.name
     np.testing.assert_allclose(made.predict_proba(pair)[:, 1], events.predict_proba(x), atol=1e-12)
     after = apply(made, Predictions.from_logits(pair, y))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibrators.base import Calibrator, Design, design_of, rows_of
+from calibrant.calibrators.methods.blend import Blend, error_of
 from calibrant.calibrators.methods.by_label import fit_by_label
 from calibrant.calibrators.methods.mixture import HeldOut, hold_out, mix_held_out, stack_weights
 from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores, kind_of
@@ -23,7 +23,7 @@ from calibrant.predictions import Predictions
 if TYPE_CHECKING:
     import pandas as pd
 
-MIXTURE = "mixture"
+MIXTURE, BLEND = "mixture", "blend"
 
 # From simple to complex: of two methods that data cannot tell apart, the first is taken.
 # The mixture mixes the methods before it on the menu.
@@ -53,6 +53,7 @@ EVENT_MENU = (
 OPTION_MENU = ("identity", "temperature", "ensemble_temperature")  # which treat options alike
 _FEW_ROWS = 300
 _TOO_FEW = 50  # rows; a choice on fewer is left to chance
+_PATIENCE = 2.0  # seconds before a bar is shown
 _MANY_SCORES = 5_000_000
 _MOST_KEPT = 50_000_000  # numbers held for the ECE of the mixture; beyond, it is not measured
 _LEAST_SHARE = 0.01  # a method with a smaller share is left out of the mixture
@@ -92,12 +93,15 @@ class Choice:
         rows = sorted(
             (asdict(candidate) for candidate in self.candidates), key=lambda row: row["nll"]
         )
-        return pd.DataFrame(rows).set_index("method")
+        columns = [entry.name for entry in fields(Candidate)]
+        return pd.DataFrame(rows, columns=columns).set_index("method")
 
     @property
     def explanation(self) -> str:
         """Return the choice in words."""
         measured = [candidate for candidate in self.candidates if np.isfinite(candidate.nll)]
+        if not measured:
+            return "Leave it alone: the time budget was spent before anything was measured."
         best = min(measured, key=lambda candidate: candidate.nll)
         chosen = next(candidate for candidate in measured if candidate.method == self.method)
         start = (
@@ -107,7 +111,9 @@ class Choice:
         )
         if self.shares:
             parts = sorted(self.shares.items(), key=lambda part: -part[1])
-            start = f"A mixture is chosen ({', '.join(f'{s:.0%} {m}' for m, s in parts)})."
+            start = f"A {self.method} is chosen ({', '.join(f'{s:.0%} {m}' for m, s in parts)})."
+        if any(candidate.method == BLEND for candidate in measured):
+            return f"{start} {self._explain_blend(chosen)}"
         if chosen.method == best.method:
             return (
                 f"{start} Its log-likelihood on rows it was not fitted on is the best of "
@@ -118,6 +124,22 @@ class Choice:
             f"{start} {best.method} did best on rows it was not fitted on (NLL {best.nll:.4f}), "
             f"but {chosen.method} ({chosen.nll:.4f}) is simpler and within one standard error of "
             f"it ({chosen.nll_error:.4f})."
+        )
+
+    def _explain_blend(self, chosen: Candidate) -> str:
+        """Compare the blend with doing nothing."""
+        of = {candidate.method: candidate for candidate in self.candidates}
+        blend, identity = of[BLEND], of["identity"]
+        where = f"{self.folds} folds of {self.num_rows:,} rows{self._clusters}"
+        if chosen is blend:
+            return (
+                f"On rows it was not fitted on its NLL is {blend.nll:.4f}, and {identity.nll:.4f} "
+                f"if scores are left alone (difference ± {identity.nll_error:.4f}, {where})."
+            )
+        return (
+            f"On rows it was not fitted on the blend's NLL is {blend.nll:.4f}, and "
+            f"{identity.nll:.4f} if scores are left alone: too little evidence of a gain "
+            f"(difference ± {identity.nll_error:.4f}, {where})."
         )
 
     @property
@@ -141,10 +163,14 @@ def calibrate(
 ) -> Calibrator:
     """Fit a calibrator on held-out predictions; by default, choose which.
 
-    The choice measures every method on a menu by cross-validated NLL and takes the simplest
-    within one standard error of the best. Doing nothing is always on the menu. Last on it is
-    the mixture of all others, by stacking, so it is taken only if it beats each by more than
-    that error. ``choice_`` of the result explains the choice.
+    The choice is a `blend`: nested maps, from doing nothing over temperature to a structured
+    matrix, weighed by the likelihood of rows that they were not fitted on. If those rows do not
+    show that the blend beats doing nothing, scores are left alone. ``choice_`` of the result
+    explains the choice.
+
+    A menu makes another choice: among its methods, the simplest within one standard error of the
+    best cross-validated NLL. Doing nothing is always on it. ``"mixture"``, last on it, mixes all
+    others by stacking, so it is taken only if it beats each by more than that error.
 
     Events, and two classes, are fitted as the probability of the event, or of the second class;
     many labels a row, each label as an event. Weights and clusters count in the fits and in the
@@ -156,15 +182,15 @@ def calibrate(
             best everywhere).
         preserve_predictions: True considers only methods that keep every prediction. Default:
             False (ours: likelihood decides).
-        menu: The names of the methods to choose from, simplest first. Default: None (`MENU`;
-            `EVENT_MENU` for events, two classes and labels; `OPTION_MENU` for questions with
-            different numbers of options).
-        folds: The number of folds. Default: None (10 below 300 rows, 2 above 5,000,000 scores,
-            else 5).
-        time_budget: Seconds after which no further method is tried; those left out say so.
-            Default: None (no limit).
+        menu: The names of the methods to choose from, simplest first, such as `MENU` or, for
+            events, two classes and labels, `EVENT_MENU`. Default: None (a blend; `OPTION_MENU`
+            for questions with different numbers of options).
+        folds: The number of folds. Default: None (10 below 300 rows, else 5, and 3 where fits are
+            dear; of a menu 2 above 5,000,000 scores).
+        time_budget: Seconds: the blend's matrix, folds that would not fit into it, and methods of
+            a menu that would start after it, are left out. Default: None (no limit).
         seed: The seed of the folds. Default: 0 (ours: a choice repeats exactly).
-        progress: True shows a bar on stderr. Default: False (silent).
+        progress: True shows a bar on stderr, after two seconds. Default: False (silent).
         pool: For many labels a row: True fits one calibrator on all labels, False one for each.
             Default: None (one for each, but a shared one for labels with fewer than 20 rows where
             they are true, or where they are not).
@@ -195,6 +221,16 @@ def calibrate(
         return get_for_scores(method, from_logits=held.is_logits, **options).fit(held)
     two = held.task == "classes" and held.num_classes == 2 and not held.is_dense
     task = "events" if held.task == "events" or (two and menu is None) else "classes"
+    if menu is None and held.num_options is None:
+        return _fit_blend(
+            held,
+            task,
+            keep=preserve_predictions,
+            folds=folds,
+            time_budget=time_budget,
+            seed=seed,
+            progress=progress,
+        )
     usual = EVENT_MENU if task == "events" else MENU if held.num_options is None else OPTION_MENU
     choice = choose(
         held,
@@ -213,6 +249,70 @@ def calibrate(
         calibrator.fit(held, task=task)
     calibrator.choice_ = choice
     return calibrator
+
+
+def _fit_blend(
+    held: Predictions,
+    task: str,
+    *,
+    keep: bool,
+    folds: int | None,
+    time_budget: float | None,
+    seed: int,
+    progress: bool,
+) -> Calibrator:
+    """Fit a blend, or the identity where the blend is no better; see `calibrate`."""
+    labels, codes = np.asarray(held.known_labels), held.cluster_codes
+    ignored = -1 if task == "events" else held.ignore_index
+    rows = int(labels.size if ignored is None else (labels != ignored).sum())
+    clusters = None if codes is None else len(np.unique(codes))
+    if rows < 2:
+        raise InputError(f"choosing a calibrator needs at least 2 rows, found {rows}")
+    if clusters == 1:
+        raise InputError("all rows are one cluster, which is never split: there are no folds")
+    if rows < _TOO_FEW:
+        _warn_of_few(rows, stacklevel=4)
+    blend = Blend(
+        keep_predictions=keep,
+        folds=folds,
+        seed=seed,
+        time_budget=time_budget,
+        from_logits=held.is_logits,
+    )
+    made: Calibrator = blend
+    with (
+        warnings.catch_warnings(),
+        progress_bar("choosing a calibrator", None, shown=progress, after=_PATIENCE) as advance,
+    ):
+        warnings.simplefilter("ignore")
+        blend.advance_ = advance
+        blend.fit(held, task=task)
+        blend.advance_ = None
+        shares = blend.shares_
+        if list(shares) == ["identity"]:
+            made, shares = get("identity", from_logits=held.is_logits).fit(held, task=task), {}
+    made.choice_ = Choice(
+        made.name,
+        tuple(
+            Candidate(name, *found[:2], np.nan, np.nan, found.seconds, chosen=name == made.name)
+            for name, found in blend.measured_.items()
+        ),
+        rows,
+        blend.num_folds_,
+        {"seed": seed},
+        shares,
+        task,
+        clusters,
+    )
+    return made
+
+
+def _warn_of_few(rows: int, *, stacklevel: int) -> None:
+    warnings.warn(
+        f"{rows} rows are too few to choose a calibrator: chance decides; hold out at least "
+        f"{_TOO_FEW}, better {_FEW_ROWS:,}",
+        stacklevel=stacklevel,
+    )
 
 
 def choose(
@@ -239,11 +339,7 @@ def choose(
     if len(target) < 2:
         raise InputError(f"choosing a calibrator needs at least 2 rows, found {len(target)}")
     if len(target) < _TOO_FEW:
-        warnings.warn(
-            f"{len(target)} rows are too few to choose a calibrator: chance decides; hold out at "
-            f"least {_TOO_FEW}, better {_FEW_ROWS:,}",
-            stacklevel=3,
-        )
+        _warn_of_few(len(target), stacklevel=4)
     codes = None if design.clusters is None else design.clusters.cpu().numpy()
     units = len(target) if codes is None else len(np.unique(codes))
     parts = folds or (10 if len(target) < _FEW_ROWS else 2 if logits.numel() > _MANY_SCORES else 5)
@@ -292,7 +388,7 @@ def choose(
     means = {name: float(np.average(each, weights=weights)) for name, each in losses.items()}
     best = min(means, key=lambda name: means[name])
     errors_of = {
-        name: _paired_error(each - losses[best], weights, codes) for name, each in losses.items()
+        name: error_of(each - losses[best], weights, codes) for name, each in losses.items()
     }
     simplest = next(n for n in menu if n in means and means[n] - means[best] <= errors_of[n])
     candidates = tuple(
@@ -349,18 +445,3 @@ def _mean_and_error(errors: list[float]) -> tuple[float, float]:
         return np.nan, np.nan
     spread = float(np.std(errors, ddof=1) / len(errors) ** 0.5) if len(errors) > 1 else 0.0
     return float(np.mean(errors)), spread
-
-
-def _paired_error(
-    gaps: NDArray[np.float64],
-    weights: NDArray[np.float64] | None = None,
-    clusters: NDArray[np.int64] | None = None,
-) -> float:
-    """Return the standard error of the mean gap: of whole clusters, where there are any."""
-    if weights is None and clusters is None:
-        return float(gaps.std(ddof=1) / len(gaps) ** 0.5)
-    shares = np.full(len(gaps), 1.0 / len(gaps)) if weights is None else weights / weights.sum()
-    parts = shares * (gaps - shares @ gaps)
-    if clusters is not None:
-        parts = np.bincount(np.unique(clusters, return_inverse=True)[1].reshape(-1), parts)
-    return float(np.sqrt(np.square(parts).sum() * len(parts) / max(1, len(parts) - 1)))

@@ -81,6 +81,10 @@ CALIBRATORS: Registry[type[Calibrator]] = Registry(
             f"{_AT}.methods.levels:Levels",
             "few confidences, each verified by counting; keeps predictions",
         ),
+        "blend": (
+            f"{_AT}.methods.blend:Blend",
+            "nested maps from identity to matrix, weighed by held-out rows: what auto fits",
+        ),
         "mixture": (
             f"{_AT}.methods.mixture:Mixture",
             "several of these, averaged as held-out rows say",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,13 +11,16 @@ Advance = Callable[[int], None]
 
 
 @contextmanager
-def progress_bar(description: str, total: int | None, *, shown: bool = True) -> Iterator[Advance]:
+def progress_bar(
+    description: str, total: int | None, *, shown: bool = True, after: float = 0.0
+) -> Iterator[Advance]:
     """Show a bar and yield a function that advances it.
 
     Args:
         description: The text before the bar.
         total: The number of steps; None for an unknown number.
         shown: False shows nothing.
+        after: Seconds to wait before the bar is shown.
     """
     if not shown or not sys.stderr.isatty():
         yield lambda steps: None
@@ -24,9 +28,17 @@ def progress_bar(description: str, total: int | None, *, shown: bool = True) -> 
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(description, total=total)
+    timer = threading.Timer(after, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
         yield lambda steps: bar.advance(task, steps)
+    finally:
+        timer.cancel()
+        timer.join()  # else a bar might start after it was stopped
+        bar.stop()
 
 
 @contextmanager

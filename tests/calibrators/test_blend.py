@@ -1,0 +1,211 @@
+"""The blend that `calibrate` fits: its formulas, its weights, and what keeps it from harm."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax, logsumexp
+
+import calibrant
+from calibrant import InputError, Predictions
+from calibrant.calibrators import get, load
+from calibrant.calibrators.methods import blend
+from calibrant.calibrators.rank import apply
+
+
+def draw(rows, classes=4, temperature=2.0, seed=0, shift=0.0):
+    rng = np.random.default_rng(seed)
+    logits = 2.0 * rng.normal(size=(rows, classes))
+    truth = logits / temperature + shift * np.arange(classes)
+    return logits, (truth + rng.gumbel(size=logits.shape)).argmax(1)
+
+
+def nll(logits, labels):
+    return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean()
+
+
+def test_the_base_is_the_penalised_optimum():
+    logits, labels = draw(300, temperature=3.0)
+
+    def loss(place):
+        share = expit(place[1])
+        p = np.exp(log_softmax(logits * np.exp(place[0]), axis=1))
+        q = (1 - share) * p[np.arange(300), labels] + share / 4
+        return -np.log(q).sum() - np.log(share)
+
+    best = minimize(
+        loss, [-1.0, -5.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-11}
+    )
+    found = blend.fit_base(torch.from_numpy(logits), torch.from_numpy(labels))
+    place = [np.log(float(found[0])), np.log(float(found[1]) / (1 - float(found[1])))]
+    assert loss(place) == pytest.approx(best.fun, abs=1e-5)
+
+
+def test_sure_and_right_rows_leave_one_row_of_doubt():
+    logits = np.eye(3)[np.arange(99) % 3] * 30.0
+    share = blend.fit_base(torch.from_numpy(logits), torch.arange(99) % 3)[1]
+    assert float(share) == pytest.approx(1.5 / 100, rel=0.05)  # a mistaken row has K/(K − 1)
+
+
+def test_weights_are_the_penalised_optimum_and_follow_the_rows():
+    rng = np.random.default_rng(0)
+    losses = rng.exponential(size=(3, 80))
+    rows = rng.uniform(0.5, 1.5, 80)
+
+    def loss(free):
+        w = np.exp(free - logsumexp(free))
+        return -rows @ np.log(w @ np.exp(-losses)) - blend.PRIOR / 3 * np.log(w).sum()
+
+    best = minimize(loss, np.zeros(3)).x
+    np.testing.assert_allclose(
+        blend._stack(losses, rows), np.exp(best - logsumexp(best)), atol=1e-4
+    )
+    twice = blend._stack(np.repeat(losses, 2, 1), None)
+    np.testing.assert_allclose(blend._stack(losses, np.full(80, 2.0)), twice, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["shape", "curve"])
+def test_newton_fits_end_where_the_gradient_is_zero(kind):
+    logits, labels = draw(400, classes=2 if kind == "curve" else 4, shift=0.4)
+    u = torch.log_softmax(torch.from_numpy(logits), 1)
+    y = torch.from_numpy(labels)
+    fit, logs = {
+        "shape": (blend.fit_shape, lambda u, theta: blend.shape_logits(u, theta).log_softmax(1)),
+        "curve": (blend.fit_curve, blend.curve_logs),
+    }[kind]
+    theta = fit(u, y)
+    free = 3 if kind == "shape" else 5
+    if kind == "shape":
+        size = (u - u.mean(1, keepdim=True)).square().mean()
+        strengths = torch.full((3,), float(blend.STRENGTH * size), dtype=torch.float64)
+    else:
+        strengths = blend.STRENGTH * blend._curves(u[:, 1] - u[:, 0]).square().mean(0)
+    at = theta.clone().requires_grad_()
+    picked = logs(u, at).gather(1, y.unsqueeze(1))
+    loss = -picked.sum() + 0.5 * (strengths * at[:free].square()).sum()
+    (gradient,) = torch.autograd.grad(loss, at)
+    assert float((gradient[:free] / strengths.sqrt()).abs().max()) < 0.02
+
+
+def test_the_map_is_the_weighted_mean_of_its_parts():
+    logits, labels = draw(500, shift=0.5)
+    made = get("blend").fit(logits, labels)
+    assert set(made.shares_) == set(blend.CLASS_PARTS)
+    z = logits[:20]
+    slope, share = made.base_.numpy()
+    base = np.log((1 - share) * np.exp(log_softmax(z * slope, axis=1)) + share / 4)
+    theta = made.shape_.numpy()
+    a = (-np.log1p(-np.exp(base.max(1))) - theta[3]) / theta[4]
+    shaped = log_softmax(base * (1 + theta[0] + theta[1] * a + theta[2] * a**2)[:, None], axis=1)
+    s = shaped - shaped.mean(1, keepdims=True)
+    (d, b), matrix = made.diagonal_.numpy(), made.matrix_.numpy()
+    parts = [z, base, shaped, s + d * s + b, s + s @ matrix[:-1] + matrix[-1]]
+    probs = np.tensordot(
+        made.weights_.numpy(), [np.exp(log_softmax(part, axis=1)) for part in parts], 1
+    )
+    np.testing.assert_allclose(made.predict_proba(z), probs, atol=1e-10)
+
+
+def test_few_rows_gain_and_right_scores_are_left_alone():
+    test = draw(2000, seed=9, temperature=1.6)
+    plain = draw(2000, seed=9, temperature=1.0)
+    worst = 0.0
+    for seed in range(3):
+        made = calibrant.calibrate(
+            Predictions.from_logits(*draw(150, temperature=1.6, seed=seed)), seed=seed
+        )
+        assert nll(made.calibrate(test[0]), test[1]) < nll(*test)
+        right = calibrant.calibrate(Predictions.from_logits(*draw(150, temperature=1.0, seed=seed)))
+        worst = max(worst, nll(right.calibrate(plain[0]), plain[1]) / nll(*plain) - 1)
+    assert worst < 0.01
+
+
+def test_scores_of_exactly_zero_do_not_dominate():
+    rng = np.random.default_rng(0)
+    truth = rng.beta(0.5, 0.5, 3000)
+    votes = rng.binomial(10, truth) / 10  # a forest of ten trees: many zeros and ones
+    labels = (rng.random(3000) < truth).astype(int)
+    probs = np.stack((1 - votes, votes), 1)
+    made = calibrant.calibrate(Predictions.from_probs(probs[:300], labels[:300]))
+    after = apply(made, Predictions.from_probs(probs[300:], labels[300:]))
+    ideal = [labels[300:][votes[300:] == v].mean() for v in np.unique(votes)]
+    q = np.array(ideal)[np.searchsorted(np.unique(votes), votes[300:])]
+    best = -np.log(np.where(labels[300:] == 1, q, 1 - q)).mean()
+    assert nll(after.array, labels[300:]) < best + 0.02
+
+
+def test_the_evidence_decides():
+    logits, labels = draw(400, temperature=1.5)
+    made = get("blend").fit(logits, labels)
+    assert made.evidence_ > blend.EVIDENCE
+    gap = made.measured_["identity"].nll - made.measured_["blend"].nll
+    assert made.evidence_ == pytest.approx(400 * gap)
+    # The same rows ten times over, said to be clusters of ten, are no more evidence.
+    many = get("blend").fit(
+        np.repeat(logits, 10, 0), np.repeat(labels, 10), clusters=np.repeat(np.arange(400), 10)
+    )
+    assert 0.5 * made.evidence_ < many.evidence_ < 2.0 * made.evidence_
+
+
+def test_clusters_are_never_split(monkeypatch):
+    seen = []
+    assign = blend.assign_folds
+
+    def spy(*args):
+        seen.append((assign(*args), args[3]))
+        return seen[-1][0]
+
+    monkeypatch.setattr(blend, "assign_folds", spy)
+    logits, labels = draw(600)
+    val = Predictions.from_logits(logits, labels, clusters=np.arange(600) // 20)
+    choice = calibrant.calibrate(val).choice_
+    ((folds, codes),) = seen
+    assert all(len(set(folds[codes == code])) == 1 for code in np.unique(codes))
+    assert choice.num_clusters == 30
+    assert "in 30 clusters" in choice.explanation
+
+
+def test_keeping_predictions_leaves_out_what_may_change_them():
+    logits, labels = draw(600, shift=1.5)
+    made = calibrant.calibrate(Predictions.from_logits(logits, labels), preserve_predictions=True)
+    fresh = draw(5000, seed=3)[0]
+    assert (made.calibrate(fresh).argmax(1) == fresh.argmax(1)).all()
+    free = calibrant.calibrate(Predictions.from_logits(logits, labels))
+    assert (free.calibrate(fresh).argmax(1) != fresh.argmax(1)).any()
+
+
+def test_a_budget_of_nothing_measures_nothing_and_leaves_scores_alone():
+    made = calibrant.calibrate(Predictions.from_logits(*draw(400)), time_budget=1e-9)
+    assert made.name == "identity"
+    assert made.choice_.explanation
+    assert made.choice_.to_frame() is not None
+
+
+def test_the_blend_explains_itself_and_is_read_again(tmp_path):
+    val = Predictions.from_logits(*draw(300, shift=0.3), class_names=list("abcd"))
+    made = calibrant.calibrate(val)
+    assert made.choice_.explanation.startswith("A blend is chosen (")
+    assert sum(made.choice_.shares.values()) == pytest.approx(1.0)
+    frame = made.choice_.to_frame()
+    assert set(frame.index) == {*blend.CLASS_PARTS, "blend"}
+    assert list(frame.index[frame["chosen"]]) == ["blend"]
+    again = load(made.save(tmp_path / "made.safetensors"))
+    np.testing.assert_array_equal(again.calibrate(val.array), made.calibrate(val.array))
+    torch.save(made, io.BytesIO())
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(InputError, match="folds must be at least 2"):
+        get("blend", folds=1)
+    one = Predictions.from_logits(*draw(60), clusters=np.zeros(60, int))
+    with pytest.raises(InputError, match="one cluster"):
+        calibrant.calibrate(one)
+
+
+def test_many_classes_have_no_matrix(monkeypatch):
+    monkeypatch.setattr(blend, "_MOST_WORK", 1.0)
+    assert "matrix" not in get("blend").fit(*draw(300, shift=0.5)).shares_
