@@ -20,8 +20,8 @@ import calibrant
 from calibrant import InputError, Predictions, calibrators
 from calibrant.calibrators import get, load
 from calibrant.calibrators.choose import EVENT_MENU, calibrate, choose
-from calibrant.calibrators.methods.blend import EVENT_PARTS
 from calibrant.calibrators.methods import mixture
+from calibrant.calibrators.methods.blend import EVENT_PARTS
 from calibrant.calibrators.methods.venn_abers import compute_steps
 from calibrant.calibrators.rank import apply, rank
 from calibrant.calibrators.solvers.folds import assign_folds

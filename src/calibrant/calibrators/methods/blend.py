@@ -72,9 +72,9 @@ class Blend(Calibrator):
         q_curve        of events: σ(x + θᵀ(x, 1, |x|, tanh(x/2), x²)), x the log-odds of q_shape
 
     The weights maximise the likelihood of rows that no map was fitted on, with ten rows' worth of
-    evidence for equal weights. The blend is the identity unless those rows favour it by three nats: so
-    large a ratio of likelihoods is rare where scores are right already. Weights and clusters count
-    as fewer rows.
+    evidence for equal weights. The blend is the identity unless those rows favour it by three nats:
+    so large a ratio of likelihoods is rare where scores are right already. Weights and clusters
+    count as fewer rows.
 
     Args:
         keep_predictions: True leaves out the maps that may change a prediction. Default: False
