@@ -551,7 +551,7 @@ def main() -> int:
         for name, text in pages.items()
         if name not in stored or (OUT / name).read_text(encoding="utf-8") != text
     ]
-    extra = sorted(stored - set(pages) - {"files.md", "index.md"})
+    extra = sorted(stored - set(pages) - {"files.md", "index.md", "stability.md"})
     if not check:
         for name in changed:
             (OUT / name).parent.mkdir(parents=True, exist_ok=True)

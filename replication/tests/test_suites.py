@@ -46,6 +46,7 @@ ASKED = [
     "mac-cal-gamma",
     "mac-cal-sweeps",
     "mac-cal-ablation",
+    "mac-cal-heads",
     "hard-classes",
     "quick-tune",
     "combinations",

@@ -62,7 +62,7 @@ def run_command(mark, text):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == (EXCEEDED if "exit code 3" in mark else 0), result.output
     for part in filter(str.strip, re.split(r"^\.\.\.$", shown, flags=re.M)):
-        assert_shown(part, result.stdout)
+        assert_shown(part, result.output)
 
 
 def name_page(page):

@@ -116,7 +116,7 @@ class Monitor:
     The probability that any test ever raises an alarm, while the model is no worse than the
     baseline by more than the tolerance, is at most ``alpha``, whether one looks once a year or
     after every row. Labels may arrive late, for some rows first, or never. They must arrive
-    independently of the outcome given the score; see ``docs/monitor.md``.
+    independently of the outcome given the score; see ``docs/guides/monitoring.md``.
 
     Args:
         baseline: Labelled predictions that the model was accepted with, and was not trained on.
