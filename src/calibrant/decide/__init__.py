@@ -1,0 +1,1 @@
+"""Act on predictions: thresholds and sets with a guarantee, and changed priors."""
