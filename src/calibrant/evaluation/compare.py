@@ -21,12 +21,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError, first, no_such
+from calibrant.core.frames import frame_of_rows
 from calibrant.core.progress import progress_bar
 from calibrant.evaluation.bootstrap import (
     MOST_CELLS,
@@ -83,9 +84,6 @@ from calibrant.metrics.means import RowState
 from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.registry import label_of
 from calibrant.predictions import Predictions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Floats = NDArray[np.float64]
 
@@ -247,11 +245,13 @@ class Comparison:
             parts.append(f"no difference is shown in {', '.join(sides['neither'])}")
         return "; ".join(parts) + "."
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the differences as a table, a row for each metric."""
-        import pandas as pd
+    def to_frame(self, *, library: str = "pandas") -> Any:
+        """Return the differences as a table, a row for each metric.
 
-        return pd.DataFrame(list(self._records().values())).set_index("name")
+        Args:
+            library: ``"pandas"`` or ``"polars"``. Default: 'pandas' (comes with calibrant).
+        """
+        return frame_of_rows(list(self._records().values()), index="name", library=library)
 
     def _records(self) -> dict[str, dict[str, Any]]:
         return {

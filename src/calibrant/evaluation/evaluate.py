@@ -179,7 +179,8 @@ def evaluate(
     if not isinstance(predictions, Predictions):
         raise InputError(
             f"evaluate takes Predictions, found {type(predictions).__name__}; make one with "
-            "Predictions.from_logits(...), .from_probs(...), .from_model(...) or .read(...)"
+            "Predictions.from_logits(...), .from_probs(...), .from_frame(...), .from_model(...) or "
+            ".read(...)"
         )
     if not 0 < confidence_level < 1:
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError
+from calibrant.core.frames import frame_of_rows
 from calibrant.evaluation.curves import Cells
 from calibrant.evaluation.groups.value import Groups
 from calibrant.evaluation.verdict import Verdict
@@ -153,11 +154,14 @@ class Evaluation:
         """Return the confidence level of the intervals."""
         return float(self.settings["confidence_level"])
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the figures as a table, a row for each."""
-        import pandas as pd
+    def to_frame(self, *, library: str = "pandas") -> Any:
+        """Return the figures as a table, a row for each.
 
-        return pd.DataFrame([asdict(figure) for figure in self.figures.values()]).set_index("name")
+        Args:
+            library: ``"pandas"`` or ``"polars"``. Default: 'pandas' (comes with calibrant).
+        """
+        rows = [asdict(figure) for figure in self.figures.values()]
+        return frame_of_rows(rows, index="name", library=library)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON can hold; undefined values are None."""

@@ -784,6 +784,15 @@ def write_table(contents: Contents, path: Path, ending: str) -> None:
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
+def list_columns(contents: Contents) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns that a table of the contents has, by name."""
+    given = contents.scores
+    scores = as_numpy(given.load() if isinstance(given, FileScores) else given)
+    columns = [scores] if scores.ndim == 1 else list(scores.T)
+    named = dict(zip(_name_score_columns(contents), columns, strict=True))
+    return {**named, **_small_columns(contents)}
+
+
 def outcome_name(contents: Contents) -> str:
     """Return what a file calls the outcomes of events: ``correct`` if that is the event."""
     return OUTCOMES[contents.event == "correct"]

@@ -696,7 +696,29 @@ class Predictions:
         """
         from calibrant.predictions.write import write_contents
 
-        contents = Contents(
+        return write_contents(self._make_contents(labels=labels), Path(path))
+
+    def to_frame(self, *, library: str = "pandas", labels: bool = True) -> Any:
+        """Return a data frame that ``from_frame`` reads: scores, labels, ids and the like.
+
+        Args:
+            library: ``"pandas"`` or ``"polars"``. Default: 'pandas' (comes with calibrant).
+            labels: Whether to give the labels. Default: True (ours).
+
+        >>> import numpy as np
+        >>> Predictions.from_probs(np.array([[0.9, 0.1]]), [0]).to_frame().to_dict("list")
+        {'prob_0': [0.9], 'prob_1': [0.1], 'label': [0]}
+        """
+        from calibrant.core.frames import frame_of_columns
+        from calibrant.predictions.tables import list_columns
+
+        if self.is_dense:
+            raise InputError("dense predictions do not fit the columns of a table: use write()")
+        columns = list_columns(self._make_contents(labels=labels))
+        return frame_of_columns(columns, library=library)
+
+    def _make_contents(self, *, labels: bool) -> Contents:
+        return Contents(
             self.scores,
             "logits" if self.is_logits else "probs",
             self.labels if labels else None,
@@ -709,7 +731,6 @@ class Predictions:
             clusters=self.clusters,
             num_options=self.num_options,
         )
-        return write_contents(contents, Path(path))
 
     @property
     def array(self) -> Array:

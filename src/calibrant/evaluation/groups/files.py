@@ -178,8 +178,11 @@ def check_groups(groups: Any, predictions: Predictions, title: str | None = None
 
 
 def _get_name(groups: Any) -> str:
-    """Return the name of a pandas (or other) Series, or "group" for values without a name."""
+    """Return the name of a Series, or of a frame's one column, or "group" if there is none."""
     name = None if isinstance(groups, torch.Tensor) else getattr(groups, "name", None)
+    columns = getattr(groups, "columns", None)
+    if columns is not None and len(columns) == 1:
+        name = columns[0]
     return name if isinstance(name, str) and name else "group"
 
 

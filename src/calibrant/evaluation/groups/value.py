@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calibrant.core.errors import first, no_such
+from calibrant.core.frames import frame_of_rows
 from calibrant.evaluation.clustered import FEWEST_CLUSTERS
 from calibrant.evaluation.verdict import OFF, Verdict, format_p_value, format_rows, percent
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FEWEST = 20  # rows: a group with fewer is not tested
 COULD_HIDE = 0.1  # a group that cannot rule out a gap this large has too few rows
@@ -260,11 +258,14 @@ class Groups:
         units = f"{group.num_units:,} {self.unit}{'' if group.num_units == 1 else 's'}"
         return units if self.unit == "image" else f"{format_rows(group.num_rows)} in {units}"
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the groups as a table, a row for each."""
-        import pandas as pd
+    def to_frame(self, *, library: str = "pandas") -> Any:
+        """Return the groups as a table, a row for each.
 
-        return pd.DataFrame([asdict(group) for group in self.groups]).set_index("value")
+        Args:
+            library: ``"pandas"`` or ``"polars"``. Default: 'pandas' (comes with calibrant).
+        """
+        rows = [asdict(group) for group in self.groups]
+        return frame_of_rows(rows, index="value", library=library)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
