@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all lint types unit docs docs-run docs-serve bench-metrics bench-calibrators \
+.PHONY: demo test test-all test-integrations lint types unit docs docs-run docs-serve bench-metrics bench-calibrators \
 	bench-class-scaling bench-losses clean
 
 demo: $(VENV)/.core
@@ -21,11 +21,15 @@ types: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest -n auto -m "not slow"
+	$(VENV)/bin/python -m pytest -n auto -m "not slow and not integration"
 
 # Everything: the slow tests too, and those of the replication.
 test-all: lint types
 	$(VENV)/bin/python -m pytest -n auto tests src/calibrant replication
+
+# With the real libraries: Lightning, transformers, MLflow, TensorBoard, polars.
+test-integrations: $(VENV)/.integrations
+	$(VENV)/bin/python -m pytest tests/integrations
 
 # The site is built from stored outputs, without importing the package; MKDOCS=mkdocs builds it with Material.
 MKDOCS ?= zensical
@@ -84,6 +88,11 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	@echo "Installing calibrant and its tools into $(VENV) (a minute or two, once) ..."
 	$(PIP) --no-compile -e '.[dev]'
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.integrations: $(VENV)/.dev
+	@echo "Installing the libraries of the integrations into $(VENV) (a minute or two, once) ..."
+	$(PIP) --no-compile -e '.[integrations]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .venv-peers .venv-docs build calibrant-demo

@@ -11,6 +11,7 @@ and what differs from a paper from `docs/decisions.md`.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import inspect
 import re
@@ -38,9 +39,15 @@ PACKAGES = (
     ("calibrant.training.recipes", "Recipes by name"),
     ("calibrant.data", "Data sets"),
     ("calibrant.models", "Networks"),
-    ("calibrant.integrations", "Lightning, Hugging Face, loggers, scikit-learn, tables"),
     ("calibrant.bench", "Suites of many runs"),
 )
+INTEGRATIONS = {
+    "scikit_learn": "Scorers, a display, predictions of a classifier",
+    "lightning": "A callback of a Lightning `Trainer`",
+    "hugging_face": "A callback of a Hugging Face `Trainer`, a model card",
+    "mlflow": "Figures, pictures and the report in MLflow",
+    "tensorboard": "Figures, pictures and the report in TensorBoard",
+}
 
 
 def write_pages() -> dict[str, str]:
@@ -513,7 +520,26 @@ def write_python() -> str:
                 f"{title}. Source: [`src/{folder}`](../../src/{folder}).",
                 *shown,
             ]
+    for name, title in INTEGRATIONS.items():
+        path = ROOT / "src" / "calibrant" / "integrations" / f"{name}.py"
+        if not path.exists():
+            continue
+        source = f"src/calibrant/integrations/{name}.py"
+        parts += [
+            f"## calibrant.integrations.{name}",
+            f"{title}. Source: [`{source}`](../../{source}).",
+            *(f"::: calibrant.integrations.{name}.{thing}" for thing in list_definitions(path)),
+        ]
     return "\n\n".join(parts) + "\n"
+
+
+def list_definitions(path: Path) -> list[str]:
+    """Return the public functions and classes of a file, whose library may be missing here."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return [
+        node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")
+    ]
 
 
 @cache

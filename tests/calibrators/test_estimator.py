@@ -269,3 +269,24 @@ def test_few_rows_of_a_class_mean_fewer_folds():
         warnings.simplefilter("error", UserWarning)
         made = CalibrantClassifier(GaussianNB()).fit(X[keep], y[keep])
     assert made.calibrator_.summary_["rows"] == len(keep)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_auto_chooses_as_calibrate_does(classes):
+    X, y = data(600, classes)
+    chosen = CalibrantClassifier(GaussianNB(), method="auto").fit(X, y)
+    plain = CalibrantClassifier(GaussianNB(), method="identity").fit(X, y)
+    assert log_loss(y, chosen.predict_proba(X)) < log_loss(y, plain.predict_proba(X))
+    assert "is chosen" in chosen.calibrator_.choice_.explanation
+    assert chosen.calibrator_.class_names_ == tuple(map(str, range(classes)))
+    keeping = CalibrantClassifier(
+        GaussianNB(), method="auto", options={"preserve_predictions": True}
+    ).fit(X, y)
+    assert (keeping.predict(X) == plain.predict(X)).all()
+
+
+@pytest.mark.slow
+def test_scikit_learn_accepts_it_with_auto():
+    check_estimator(
+        CalibrantClassifier(method="auto"), expected_failed_checks=expect_failures(None)
+    )

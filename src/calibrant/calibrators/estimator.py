@@ -27,8 +27,11 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
+from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.choose import calibrate
 from calibrant.calibrators.registry import get_for_scores
 from calibrant.core.errors import InputError, first
+from calibrant.predictions import Predictions
 
 _RESPONSES = ("auto", "decision_function", "predict_proba")
 _FOLDS = 5
@@ -43,9 +46,11 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
     Args:
         estimator: A classifier with ``decision_function`` or ``predict_proba``. Default: None (a
             logistic regression).
-        method: The name of the calibrator; see ``calibrant.calibrators.available()``. Default:
+        method: The name of the calibrator; see ``calibrant.calibrators.available()``. ``"auto"``
+            chooses as `calibrate` does; ``calibrator_.choice_`` explains the choice. Default:
             'temperature' (ours: the simplest).
-        options: Options of the calibrator, by name. Default: None (the calibrator's defaults).
+        options: Options of the calibrator, by name; with ``"auto"`` those of `calibrate`, such as
+            ``preserve_predictions``. Default: None (the defaults).
         cv: How to make held-out rows: None, a number of folds, a splitter, or ``"prefit"`` if
             the estimator is fitted already and all rows given were held out. Otherwise the
             calibrator is fitted on out-of-fold scores and the estimator, anew, on all rows. A
@@ -128,9 +133,6 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        options = dict(self.options or {})
-        self.calibrator_ = get_for_scores(self.method, from_logits=is_logits, **options)
-        self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
         weights = None if sample_weight is None else sample_weight[rows]
         codes = None
         if clusters is not None:
@@ -139,8 +141,20 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             keep = weights > 0
             scores, rows, weights = scores[keep], rows[keep], weights[keep]
             codes = None if codes is None else codes[keep]
-        self.calibrator_.fit(scores, target[rows], weights=weights, clusters=codes)
+        self.calibrator_ = self._fit_calibrator(is_logits, scores, target[rows], weights, codes)
+        self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
         return self
+
+    def _fit_calibrator(
+        self, is_logits: bool, scores: Any, target: Any, weights: Any, clusters: Any
+    ) -> Calibrator:
+        options = dict(self.options or {})
+        if self.method == "auto":
+            make = Predictions.from_logits if is_logits else Predictions.from_probs
+            held_out = make(scores, target, weights=weights, clusters=clusters)
+            return calibrate(held_out, **options)
+        calibrator = get_for_scores(self.method, from_logits=is_logits, **options)
+        return calibrator.fit(scores, target, weights=weights, clusters=clusters)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return how `sample_weight` reaches the classifier; see scikit-learn's user guide."""
