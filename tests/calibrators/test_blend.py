@@ -91,6 +91,68 @@ def test_newton_fits_end_where_the_gradient_is_zero(kind):
     assert float((gradient[:free] / strengths.sqrt()).abs().max()) < 0.02
 
 
+def test_the_line_is_the_penalised_optimum_and_never_falls():
+    logits, labels = draw(200, classes=2, shift=-1.0)
+    x = logits[:, 1] - logits[:, 0]
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, 200)
+
+    def loss(line):
+        odds = line[0] * x + line[1]
+        value = weights @ (np.logaddexp(0.0, odds) - labels * odds)
+        return value + 0.5 * blend.LINE * ((line[0] - 1) ** 2 * (x**2).mean() + line[1] ** 2)
+
+    best = minimize(loss, [1.0, 0.0], tol=1e-12).x
+    given = (torch.from_numpy(logits), torch.from_numpy(labels), torch.from_numpy(weights))
+    np.testing.assert_allclose(blend.fit_line(*given).numpy(), best, atol=1e-4)
+    slope, shift = blend.fit_line(-given[0], *given[1:]).tolist()
+    assert slope == 0.0
+    assert expit(shift) == pytest.approx(np.average(labels, weights=weights), abs=0.01)
+
+
+def draw_rare_events(rows, seed):
+    rng = np.random.default_rng(seed)
+    chance = rng.beta(0.5, 55, rows)
+    happened = rng.random(rows) < chance
+    return 56 * chance / (1 + 55 * chance), happened  # 56 times the odds
+
+
+@pytest.mark.parametrize("rows", [2500, 20_000])
+def test_rare_events_that_are_scored_far_too_high_are_put_right(rows):
+    score, happened = draw_rare_events(rows, seed=0)
+    fresh, outcome = draw_rare_events(100_000, seed=1)
+    val = Predictions.from_events(score, happened)
+    made = calibrant.calibrate(val).predict_proba(fresh)
+    line = get("platt", from_logits=False).fit(score, happened).predict_proba(fresh)
+    assert score.mean() > 20 * happened.mean()
+    assert made.mean() == pytest.approx(happened.mean(), rel=0.15)
+
+    def loss(p):
+        return -np.log(np.where(outcome, p, 1 - p)).mean()
+
+    assert loss(made) < 1.02 * loss(line)
+
+
+def test_the_map_of_events_is_the_weighted_mean_of_its_parts():
+    score, happened = draw_rare_events(4000, seed=3)
+    made = get("blend", from_logits=False).fit(score, happened)
+    assert set(made.shares_) == set(blend.EVENT_PARTS)
+    x = np.log(score[:30] / (1 - score[:30]))
+    slope, share = made.base_.numpy()
+    base = (1 - share) * expit(slope * x) + share / 2
+    theta = made.shape_.numpy()
+    a = (-np.log1p(-np.maximum(base, 1 - base)) - theta[3]) / theta[4]
+    s = np.log(base / (1 - base)) * np.maximum(1 + theta[0] + theta[1] * a + theta[2] * a**2, 0.05)
+    line = made.line_[0].item() * x + made.line_[1].item()
+
+    def bend(x, theta):
+        return x + np.stack((x, np.ones_like(x), abs(x), np.tanh(x / 2), x**2), 1) @ theta
+
+    odds = [x, np.log(base / (1 - base)), s, bend(s, made.curve_.numpy())]
+    odds += [line, bend(line, made.line_curve_.numpy())]
+    expected = made.weights_.numpy() @ expit(np.stack(odds))
+    np.testing.assert_allclose(made.predict_proba(score[:30]), expected, atol=1e-9)
+
+
 def test_the_map_is_the_weighted_mean_of_its_parts():
     logits, labels = draw(500, shift=0.5)
     made = get("blend").fit(logits, labels)

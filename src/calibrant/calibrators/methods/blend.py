@@ -23,17 +23,19 @@ from calibrant.core.threads import one_thread
 
 # Each part refines the one before it; events have a curve where classes have the last two.
 CLASS_PARTS = ("identity", "temperature", "shape", "diagonal", "matrix")
-EVENT_PARTS = ("identity", "temperature", "shape", "curve")
+EVENT_PARTS = ("identity", "temperature", "shape", "curve", "line", "line_curve")
 KEEPING = 3  # the first parts, which keep every prediction
 STRENGTH = 8.0  # ridge of shape, diagonal, intercepts and curve: 1/√8 nats expected
+LINE = 0.1  # ridge of a line: bounds separable rows, and lets a rare event shift far
 OFF_DIAGONAL = 50.0  # the same of what mixes classes
-PRIOR = 10.0  # rows' worth of equal weights in the stacking
+PRIOR = 10.0  # rows' worth of equal weights in the stacking; fewer where events are rare
 EVIDENCE = 3.0  # nats by which held-out rows must favour the blend over leaving scores alone
 _FEW = 300  # rows below which ten folds are held out
 _MOST_SCORES = 5_000_000  # numbers of the rows that measure the parts, and fit all but the matrix
 _MOST_WORK = 6e10  # multiplications of a matrix's fits, beyond which there is no matrix
 _DEAR = 2e7  # multiplications of a pass of the matrix, or numbers, above which folds are few
 _SMALL = 200_000  # numbers below which threads cost more than they save
+FITTED = ("base", "shape", "diagonal", "matrix", "curve", "line", "line_curve")
 _LOOSE, _TIGHT = 1e-6, 1e-8
 
 
@@ -54,6 +56,8 @@ class Fits:
     diagonal: Tensor | None = None
     matrix: Tensor | None = None
     curve: Tensor | None = None
+    line: Tensor | None = None
+    line_curve: Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -70,6 +74,9 @@ class Blend(Calibrator):
         q_diagonal     softmax(s + d∘s + b), s = ln q_shape centred
         q_matrix       softmax(s + Cᵀs + b)
         q_curve        of events: σ(x + θᵀ(x, 1, |x|, tanh(x/2), x²)), x the log-odds of q_shape
+        q_line         of events: σ(a·x + b), x the log-odds of z; no ridge to speak of, so that a
+                       rare event may be shifted as far as its few rows ask
+        q_line_curve   of events: q_curve, x the log-odds of q_line
 
     The weights maximise the likelihood of rows that no map was fitted on, with ten rows' worth of
     evidence for equal weights. The blend is the identity unless those rows favour it by three nats:
@@ -96,7 +103,9 @@ class Blend(Calibrator):
     shape_: Tensor  # θ, then mean and spread of a
     diagonal_: Tensor  # (2,K)
     matrix_: Tensor  # (K+1,K)
-    curve_: Tensor  # θ, then the scale of x
+    curve_: Tensor  # θ
+    line_: Tensor  # a, b
+    line_curve_: Tensor  # θ
     weights_: Tensor
 
     def __init__(
@@ -118,8 +127,8 @@ class Blend(Calibrator):
         self.num_folds_ = 0
         self.evidence_ = 0.0  # nats by which held-out rows favour the blend over the identity
         self.advance_: Callable[[int], None] | None = None  # of a progress bar
-        for name in ("base_", "shape_", "diagonal_", "matrix_", "curve_", "weights_"):
-            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+        for name in (*FITTED, "weights"):
+            self.register_buffer(f"{name}_", torch.zeros(0, dtype=torch.float64))
 
     @property
     def shares_(self) -> dict[str, float]:
@@ -215,7 +224,8 @@ class Blend(Calibrator):
         rows = None if design.weights is None else design.weights.cpu().numpy()[seen]
         codes = None if codes is None else codes[seen]
         losses = losses[:, seen]
-        weights, blended = weigh(losses, assigned[seen], rows)
+        prior = PRIOR * _balance(target.cpu().numpy()[seen], rows) if curved else PRIOR
+        weights, blended = weigh(losses, assigned[seen], rows, prior)
         gap = losses[0] - blended
         self.evidence_ = len(gap) * mean_of(gap, rows) / _inflation(gap, rows, codes)
         if not self.evidence_ > EVIDENCE:
@@ -231,7 +241,7 @@ class Blend(Calibrator):
 
     def _count(self, fits: Fits) -> int:
         last = (
-            (fits.base, fits.shape, fits.curve)
+            (fits.base, fits.shape, fits.curve, fits.line, fits.line_curve)
             if len(self.curve_)
             else (fits.base, fits.shape, fits.diagonal, fits.matrix)
         )
@@ -239,9 +249,9 @@ class Blend(Calibrator):
 
     def _keep(self, fits: Fits, z: Tensor) -> None:
         empty = torch.zeros(0, dtype=torch.float64, device=z.device)
-        for name in ("base", "shape", "diagonal", "matrix", "curve"):
-            found = getattr(fits, name)
-            setattr(self, f"{name}_", empty if found is None else found.double())
+        for name in FITTED:
+            values = getattr(fits, name)
+            setattr(self, f"{name}_", empty if values is None else values.double())
 
     def _fit_parts(
         self,
@@ -271,6 +281,12 @@ class Blend(Calibrator):
         if curved:
             fits.curve = fit_curve(s, target, weights, None if start is None else start.curve)
             clock("curve")
+            fits.line = fit_line(z, target, weights, None if start is None else start.line)
+            clock("line")
+            s = line_logs(z, fits.line)
+            at = None if start is None else start.line_curve
+            fits.line_curve = fit_curve(s, target, weights, at)
+            clock("line_curve")
             return fits
         centred = s - s.mean(1, keepdim=True)
         size = float(centred.double().square().mean().sqrt()) or 1.0
@@ -307,6 +323,9 @@ class Blend(Calibrator):
         logs.append(s)
         if curved and fits.curve is not None:
             logs.append(curve_logs(s, fits.curve))
+            if fits.line is not None and fits.line_curve is not None:
+                logs.append(line_logs(z, fits.line))
+                logs.append(curve_logs(logs[-1], fits.line_curve))
         centred = s - s.mean(1, keepdim=True)
         if fits.diagonal is not None:
             d = fits.diagonal.to(z.dtype)
@@ -317,12 +336,9 @@ class Blend(Calibrator):
         return logs
 
     def _map(self, logits: Tensor) -> Tensor:
-        shape, diagonal, matrix, curve = (
-            each if each.numel() else None
-            for each in (self.shape_, self.diagonal_, self.matrix_, self.curve_)
-        )
-        fits = Fits(self.base_, shape, diagonal, matrix, curve)
-        logs = self._logs(logits, fits, curved=curve is not None)
+        buffers = {name: getattr(self, f"{name}_") for name in FITTED}
+        fits = Fits(**{name: buffer for name, buffer in buffers.items() if buffer.numel()})
+        logs = self._logs(logits, fits, curved=fits.curve is not None)
         weights = self.weights_.to(logits.dtype)
         parts = [log + weights[i].log() for i, log in enumerate(logs) if i < len(weights)]
         return torch.logsumexp(torch.stack(parts), 0)
@@ -534,6 +550,42 @@ def fit_curve(
     return _newton(at, begin, len(target)) / sizes
 
 
+def line_logs(z: Tensor, line: Tensor) -> Tensor:
+    """Return (N,2) log-probabilities of an event whose log-odds are a line in those of z."""
+    slope, shift = line.to(z.dtype)
+    odds = slope * (z[:, 1] - z[:, 0]) + shift
+    return torch.stack((log_sigmoid(-odds), log_sigmoid(odds)), 1)
+
+
+def fit_line(
+    z: Tensor, target: Tensor, weights: Tensor | None = None, start: Tensor | None = None
+) -> Tensor:
+    """Return slope and shift of least loss + ½·LINE·((a − 1)²·x̄² + b²), x̄² the mean of x²."""
+    x = (z[:, 1] - z[:, 0]).double()
+    size = float(x.square().mean().sqrt()) or 1.0
+    features = torch.stack((x / size, torch.ones_like(x)), 1)
+    y = target.double()
+    w = torch.ones_like(x) if weights is None else weights
+    centre = x.new_tensor([size, 0.0])
+    eye = torch.eye(2, dtype=x.dtype, device=x.device)
+
+    def at(theta: Tensor) -> tuple[float, Tensor, Tensor]:
+        odds = features @ theta
+        p = odds.sigmoid()
+        value = float((w * (torch.nn.functional.softplus(odds) - y * odds)).sum())
+        value += 0.5 * LINE * float((theta - centre).square().sum())
+        gradient = features.t() @ (w * (p - y)) + LINE * (theta - centre)
+        curvature = (features * (w * p * (1.0 - p)).unsqueeze(1)).t() @ features
+        return value, gradient, curvature + LINE * eye
+
+    begin = centre if start is None else start * x.new_tensor([size, 1.0])
+    slope, shift = (_newton(at, begin, len(x)) / x.new_tensor([size, 1.0])).tolist()
+    if slope < 0.0:  # the score points the wrong way: only how often events happen is known
+        events = float(w @ y)
+        slope, shift = 0.0, math.log((events + 0.5) / (float(w.sum()) - events + 0.5))
+    return x.new_tensor([slope, shift])
+
+
 # --- weights ---------------------------------------------------------------------------
 
 
@@ -541,26 +593,39 @@ def weigh(
     losses: NDArray[np.float64],
     assigned: NDArray[np.int64],
     rows: NDArray[np.float64] | None = None,
+    prior: float = PRIOR,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the parts' weights, and each row's loss by the weights of the other folds."""
     blended = np.empty(losses.shape[1])
     for fold in np.unique(assigned):
         out = assigned == fold
-        others = _stack(losses[:, ~out], None if rows is None else rows[~out])
+        others = _stack(losses[:, ~out], None if rows is None else rows[~out], prior)
         blended[out] = _mix(losses[:, out], others)
-    return _stack(losses, rows), blended
+    return _stack(losses, rows, prior), blended
 
 
-def _stack(losses: NDArray[np.float64], rows: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def _balance(target: NDArray[np.int64], rows: NDArray[np.float64] | None) -> float:
+    """Return 4·p·(1 − p), p the share of events: what a row tells beside a row at p = ½.
+
+    Where events are rare, a map that says far too much costs little a row, and equal weights
+    of ten rows would leave it enough weight to be seen in the mean.
+    """
+    share = mean_of(np.asarray(target == 1, dtype=np.float64), rows)
+    return max(4.0 * share * (1.0 - share), 1e-3)
+
+
+def _stack(
+    losses: NDArray[np.float64], rows: NDArray[np.float64] | None, prior: float = PRIOR
+) -> NDArray[np.float64]:
     """Return weights on the simplex of greatest penalised likelihood, by Newton's method.
 
-    `mixture.stack_weights` with a prior, `PRIOR` rows' worth of equal weights: minimise
+    `mixture.stack_weights` with a prior of c rows' worth of equal weights: minimise
     −Σ_n r_n ln Σ_m w_m e_mn − (c/M) Σ_m ln w_m + (Σ_n r_n + c) Σ_m w_m, whose minimum sums to one.
     """
     count = len(losses)
     each = np.ones(losses.shape[1]) if rows is None else rows
-    odds, ends = np.exp(losses.min(0) - losses), PRIOR / count
-    total = float(each.sum()) + PRIOR
+    odds, ends = np.exp(losses.min(0) - losses), prior / count
+    total = float(each.sum()) + prior
 
     def value(weights: NDArray[np.float64]) -> float:
         return float(total * weights.sum() - ends * np.log(weights).sum()) - float(
