@@ -2,6 +2,7 @@
 
     python scripts/freeze_fixtures.py                     # all of them
     python scripts/freeze_fixtures.py suites texts        # some of them
+    python scripts/freeze_fixtures.py calibrators:blend   # some cases of one
 
 ``metrics``, ``fits`` and ``evaluations`` need
 the data beside the checkout (or CALIBRANT_TEST_DATA). Fixtures say what the package did before
@@ -37,11 +38,16 @@ def freeze_store():
     frozen.write_json("store.json.gz", frozen.describe_store())
 
 
-def freeze_calibrators():
-    shutil.rmtree(frozen.CALIBRATORS, ignore_errors=True)
-    frozen.CALIBRATORS.mkdir()
+def freeze_calibrators(*cases):
+    """Write every case anew, or the cases named and leave the others' bytes alone."""
     outputs, files = {}, {}
-    for case in frozen.CASES:
+    if cases:
+        outputs = frozen.read_arrays("calibrators.npz")
+        files = frozen.read_json("calibrators.json.gz")["files"]
+    else:
+        shutil.rmtree(frozen.CALIBRATORS, ignore_errors=True)
+        frozen.CALIBRATORS.mkdir()
+    for case in cases or frozen.CASES:
         path = frozen.CALIBRATORS / f"{case}.safetensors"
         fitted = frozen.fit_case(case)
         fitted.save(path, class_names=[f"class {k}" for k in range(int(fitted.num_classes_))])
@@ -49,6 +55,8 @@ def freeze_calibrators():
         files[case] = frozen.describe_file(path)
     frozen.write_arrays("calibrators.npz", outputs)
     environment = frozen.describe_environment()
+    if cases:
+        environment = frozen.read_json("calibrators.json.gz")["environment"]
     frozen.write_json("calibrators.json.gz", {"environment": environment, "files": files})
 
 
@@ -102,7 +110,8 @@ PARTS = {
 
 def main(*names: str) -> None:
     for name in names or PARTS:
-        PARTS[name]()
+        part, _, cases = name.partition(":")
+        PARTS[part](*(cases.split(",") if cases else ()))
         print(name)
 
 
