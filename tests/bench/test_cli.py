@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
+import random
 import shutil
 import tarfile
+import warnings
 
 import pytest
 from typer.testing import CliRunner
@@ -265,19 +268,128 @@ def test_failures_travel_and_an_unfinished_run_gives_way_to_an_ended_one(made, t
     assert not (target / "failed" / f"{key}.json").exists()
 
 
-def test_an_archive_cannot_write_anywhere_else(made, tmp_path):
-    archive = tmp_path / "bad.tar"
-    names = ["../outside", "/outside", "runs/../../outside", f"runs/{'0' * 16}/../../x.json"]
-    with tarfile.open(archive, "w") as tar:
-        for name in [*names, "store/x.parquet"]:
+def write_archive(path, *members, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for name, content in members:
             info = tarfile.TarInfo(name)
-            info.size = 3
-            tar.addfile(info, io.BytesIO(b"abc"))
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "/outside", "runs/../../outside", f"runs/{'0' * 16}/../../x.json"]
+)
+def test_an_archive_cannot_write_anywhere_else(name, tmp_path):
+    archive = write_archive(tmp_path / "bad.tar", ("store/x.parquet", b"abc"), (name, b"abc"))
     with pytest.warns(UserWarning, match="was not copied"):
         result = run("merge", archive, "--into", tmp_path / "in" / "there")
-    assert result.exit_code == 0
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != archive]
+    assert result.exit_code == 2
+    assert "lies outside of the archive" in result.output
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files <= {"bad.tar", ".merge.lock"}
     assert not os.path.exists("/outside")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_an_archive_with_links_is_refused(kind, tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        info = tarfile.TarInfo(f"runs/{'0' * 16}/run.json")
+        info.type, info.linkname = kind, "/etc/hostname"
+        tar.addfile(info)
+    result = run("merge", tmp_path / "a.tar", "--into", tmp_path / "there")
+    assert (result.exit_code, "is a link or a device" in result.output) == (2, True)
+
+
+def test_archives_that_unpack_beyond_all_measure_are_refused(tmp_path):
+    sparse = tmp_path / "sparse.tar"
+    with tarfile.open(sparse, "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("store/x.parquet")
+        info.pax_headers = {
+            "GNU.sparse.major": "0",
+            "GNU.sparse.minor": "1",
+            "GNU.sparse.size": str(6 << 30),
+            "GNU.sparse.map": "0,0",
+        }
+        tar.addfile(info, io.BytesIO(b""))
+    result = run("merge", sparse, "--into", tmp_path / "there")
+    assert (result.exit_code, "is refused" in result.output) == (2, True)
+    packed = tmp_path / "packed.tar.gz"
+    with gzip.open(packed, "wb", compresslevel=1) as file:
+        info = tarfile.TarInfo("store/x.parquet")
+        info.size = 300 << 20
+        file.write(info.tobuf())
+    result = run("merge", packed, "--into", tmp_path / "there")
+    assert (result.exit_code, "more than 200 times its size" in result.output) == (2, True)
+
+
+def test_an_unfinished_run_with_a_checkpoint_stays_if_what_comes_is_damaged(made, tmp_path):
+    out, target = made[1], tmp_path / "there"
+    source = next(out.glob("runs/*/run.json")).parent
+    names = ("config.yaml", "environment.json", "metrics.jsonl", "chosen.json", "run.json")
+    whole = {name: (source / name).read_bytes() for name in names}
+    manifest = json.loads((source / "files.json").read_bytes())
+    whole["files.json"] = json.dumps(
+        {name: manifest[name] for name in manifest if name in names}
+    ).encode()
+    settings = whole["config.yaml"].decode()
+    damaged = [
+        {"run.json": b"garbage"},
+        {**whole, "run.json": b"{}"},
+        {**whole, "run.json": b"[" * 100_000},
+        {**whole, "metrics.jsonl": b"{}"},
+        {**whole, "other.json": b"{}"},
+        {**whole, "files.json": b"[]"},
+        {name: whole[name] for name in names},
+        {**whole, "config.yaml": settings.replace("epochs: 1", "epochs: 2").encode()},
+    ]
+    begun = target / "runs" / source.name / "checkpoint" / "epoch-000001.json"
+    begun.parent.mkdir(parents=True)
+    begun.write_text("{}")
+    (begun.parents[1] / "config.yaml").write_bytes(whole["config.yaml"])
+    for number, files in enumerate(damaged):
+        members = [(f"runs/{source.name}/{name}", text) for name, text in files.items()]
+        archive = write_archive(tmp_path / f"{number}.tar", *members)
+        with pytest.warns(UserWarning, match=f"{source.name} is damaged at its source"):
+            result = run("merge", archive, "--into", target, "--json")
+        assert json.loads(result.stdout)["runs"] == 0, files
+        assert begun.is_file()
+    members = [(f"runs/{source.name}/{name}", text) for name, text in whole.items()]
+    archive = write_archive(tmp_path / "whole.tar.gz", *members, mode="w:gz")
+    assert json.loads(run("merge", archive, "--into", target, "--json").stdout)["runs"] == 1
+    assert not begun.exists()
+    assert not (target / ".merge").exists()
+
+
+def test_records_and_suites_that_are_damaged_do_not_travel(tmp_path):
+    archive = write_archive(
+        tmp_path / "a.tar",
+        (f"failed/{'0' * 16}.json", b"[" * 100_000),
+        ("choices/tiny.json", b"\xff\xfe"),
+        ("suite.yaml", b"\xff\xfe\x00"),
+    )
+    with pytest.warns(UserWarning, match="cop") as caught:
+        result = run("merge", archive, "--into", tmp_path / "there", "--json")
+    assert json.loads(result.stdout) == {"results": 0, "runs": 0, "failed": 0, "choices": 0}
+    assert len(caught) == 3
+    assert [p.name for p in (tmp_path / "there").rglob("*") if p.is_file()] == [".merge.lock"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_archives_are_a_line_and_exit_code_2(seed, made, tmp_path):
+    archive, rng = tmp_path / "a.tar.gz", random.Random(seed)
+    run("pack", made[1], archive)
+    good = archive.read_bytes() if seed % 2 else gzip.decompress(archive.read_bytes())
+    for number in range(20):
+        content = bytearray(good)
+        for _ in range(rng.randrange(1, 6)):
+            content[rng.randrange(512 if number % 2 else len(content))] = rng.randrange(256)
+        damaged = tmp_path / "damaged"
+        damaged.write_bytes(content[: rng.randrange(len(content))] if number % 5 == 0 else content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = run("merge", damaged, "--into", tmp_path / "there")
+        assert result.exit_code in (0, 2), (result.output, result.exception)
 
 
 @pytest.mark.parametrize(

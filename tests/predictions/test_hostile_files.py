@@ -1,9 +1,11 @@
 """Damaged and hostile files are refused; none kills the process or takes its memory."""
 
+import gzip
 import os
 import subprocess
 import sys
 import time
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 
 from calibrant import calibrators, metrics
 from calibrant.core.errors import InputError
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, limits
 
 FLIP = """
 import sys, warnings
@@ -81,8 +83,6 @@ def test_columns_without_values_take_no_memory(tmp_path):
 
 
 def test_a_class_number_of_a_short_csv_takes_no_memory(tmp_path):
-    import tracemalloc
-
     path = tmp_path / "a.csv"
     path.write_text("logit_200000000,logit_0,label\n1,2,0\n")
     tracemalloc.start()
@@ -175,3 +175,131 @@ def test_errors_stay_short_whatever_a_file_holds(tmp_path):
         Predictions.read(path, class_names=["a", "b"])
     assert len(str(caught.value)) < 5_000
     assert "is no class" in str(caught.value)
+
+
+@pytest.fixture
+def low_limit(monkeypatch):
+    """Let files announce a megabyte for nothing, so that these tests need not take 256."""
+    monkeypatch.setattr(limits, "FREE_BYTES", 1 << 20)
+
+
+@pytest.mark.parametrize("ending", [".arrow", ".feather", ".parquet", ".stream.arrow"])
+def test_columns_that_unpack_beyond_all_measure_are_refused(ending, tmp_path, low_limit):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({"prob": np.zeros(1 << 20), "label": np.zeros(1 << 20, dtype=np.int8)})
+    path = tmp_path / f"a{ending}"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    if ending == ".parquet":
+        parquet.write_table(table, path, compression="zstd")
+    else:
+        make = pa.ipc.new_stream if "stream" in ending else pa.ipc.new_file
+        with make(str(path), table.schema, options=options) as writer:
+            writer.write_table(table)
+    assert path.stat().st_size < 40_000
+    with pytest.raises(InputError, match="more than 200 times its size"):
+        Predictions.read(path)
+
+
+def test_packed_arrow_files_are_read(tmp_path, low_limit):
+    import pyarrow as pa
+
+    rng = np.random.default_rng(0)
+    clusters = pa.array([f"g{k % 5}" for k in range(200)]).dictionary_encode()
+    scores = rng.random(200)
+    table = pa.table({"prob": scores, "label": [0, 1] * 100, "cluster": clusters})
+    for number, make in enumerate((pa.ipc.new_file, pa.ipc.new_stream)):
+        for compression in ("zstd", "lz4", None):
+            path = tmp_path / f"{number}{compression}.arrow"
+            options = pa.ipc.IpcWriteOptions(compression=compression)
+            with make(str(path), table.schema, options=options) as writer:
+                writer.write_table(table, max_chunksize=70)
+            predictions = Predictions.read(path)
+            assert np.array_equal(predictions.scores, scores)
+            assert predictions.clusters.tolist()[:6] == ["g0", "g1", "g2", "g3", "g4", "g0"]
+
+
+def test_archives_that_unpack_beyond_all_measure_are_refused(tmp_path, low_limit):
+    zeros = np.zeros((1 << 18, 2))
+    np.savez_compressed(tmp_path / "a.npz", logits=zeros, labels=np.zeros(1 << 18, dtype=int))
+    np.savez_compressed(tmp_path / "l.npz", labels=np.zeros(1 << 18, dtype=int))
+    with pytest.raises(InputError, match=r"the archive announces .* more than 200 times"):
+        Predictions.read(tmp_path / "a.npz")
+    np.save(tmp_path / "b.npy", zeros)
+    with pytest.raises(InputError, match=r"the archive announces .* more than 200 times"):
+        Predictions.read(tmp_path / "b.npy", kind="logits", labels=tmp_path / "l.npz")
+    torch.save({"logits": torch.from_numpy(zeros)}, tmp_path / "c.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "c.pt") as source,
+        zipfile.ZipFile(tmp_path / "d.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for entry in source.infolist():
+            packed.writestr(entry.filename, source.read(entry))
+    with pytest.raises(InputError, match=r"the archive announces .* more than 200 times"):
+        Predictions.read(tmp_path / "d.pt")
+
+
+def test_packed_text_that_grows_beyond_all_measure_is_refused(tmp_path, low_limit):
+    path = tmp_path / "a.csv.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"prob_0,prob_1,label\n" + b"0.5,0.5,1\n" * 300_000)
+    with pytest.raises(InputError, match=r"the packed content announces .* more than 200 times"):
+        Predictions.read(path)
+
+
+def test_tensors_that_repeat_one_value_are_refused(tmp_path, low_limit):
+    scores = torch.zeros(1).expand(10**9, 10)
+    torch.save({"logits": scores, "labels": torch.zeros(3, dtype=torch.int64)}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match="a tensor announces 40,000,000,000 bytes, but has 4"):
+        Predictions.read(tmp_path / "a.pt")
+    torch.save(torch.zeros(4, 2, device="meta"), tmp_path / "b.pt")
+    with pytest.raises(InputError, match="device 'meta' holds no values"):
+        Predictions.read(tmp_path / "b.pt", kind="logits")
+
+
+def test_arrays_of_values_without_size_are_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        header = {"descr": "<U0", "fortran_order": False, "shape": (10**15,)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(InputError, match="values of no size"):
+        Predictions.read(path, kind="logits")
+
+
+def test_one_long_text_takes_its_room_once(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    places = pa.array(np.zeros(3_000, dtype=np.int8))
+    shared = pa.DictionaryArray.from_arrays(places, pa.array(["x" * 1_000_000]))
+    table = pa.table({"prob": np.full(3_000, 0.5), "label": [0, 1] * 1_500, "cluster": shared})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        with pytest.raises(InputError, match="a text of 1,000,000 characters"):
+            Predictions.read(tmp_path / name)
+
+
+def test_keys_that_stand_in_one_line_of_json_each_take_no_time(tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = [f'{{"logits":[1,2],"label":0,"k{number}":1}}\n' for number in range(5_000)]
+    path.write_text("".join(lines))
+    tracemalloc.start()
+    with pytest.raises(InputError, match="unknown columns"):
+        Predictions.read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40e6  # 5,000 rows of 5,000 keys take 200e6
+
+
+@pytest.mark.parametrize("version", ["2.4.0", "2.5.1+cu121", "2.9.1"])
+def test_pickles_of_torch_need_a_torch_that_runs_no_code(version, monkeypatch, tmp_path):
+    torch.save(
+        {"logits": torch.zeros(2, 2), "labels": torch.zeros(2, dtype=int)}, tmp_path / "a.pt"
+    )
+    Predictions.read(tmp_path / "a.pt")
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(InputError, match=r"CVE-2025-32434.*install torch 2.10 or newer, or write"):
+        Predictions.read(tmp_path / "a.pt")

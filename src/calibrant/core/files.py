@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ def replace_file(path: Path) -> Iterator[Path]:
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)  # safetensors makes files that only the owner can read
+        _flush(temporary)
         os.replace(temporary, target)
+        _flush(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -33,11 +36,25 @@ def write_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _flush(path.parent)
     except OSError:
         temporary.unlink(missing_ok=True)  # a full disk must not stay full of halves
         raise
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush every file in a folder, and the folder, to the disk."""
+    for path in (*folder.rglob("*"), folder):
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems flush no folders
+            raise
+    finally:
+        os.close(handle)

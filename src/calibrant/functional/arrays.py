@@ -88,6 +88,9 @@ def refuse_large(values: Array) -> None:
         )
 
 
+_MOST_TEXT = 1 << 31  # bytes
+
+
 def _refuse_mask(values: object) -> None:
     """Raise for a masked array: as a plain array, its masked values would count."""
     if isinstance(values, np.ma.MaskedArray):
@@ -103,3 +106,20 @@ def as_numpy(array: Array) -> NDArray[Any]:
     if array.dtype == torch.bfloat16:
         array = array.float()
     return array.numpy()
+
+
+def as_texts(values: NDArray[Any], what: str) -> NDArray[np.str_]:
+    """Return values as an array of text, in which every text takes the room of the longest.
+
+    Args:
+        values: The values.
+        what: What to call them in the error.
+    """
+    if values.dtype.kind == "O":
+        longest = max((len(str(item)) for item in values.reshape(-1).tolist()), default=0)
+        if 4 * longest * values.size > _MOST_TEXT:
+            raise InputError(
+                f"{what} have a text of {longest:,} characters, so that {values.size:,} rows would "
+                "take over 2 GB: give short texts or whole numbers"
+            )
+    return values.astype(np.str_)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from calibrant.core.errors import InputError, first
-from calibrant.functional.arrays import Array, as_numpy, refuse_large
+from calibrant.functional.arrays import Array, as_numpy, as_texts, refuse_large
 from calibrant.predictions.files import FileScores
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -231,7 +231,7 @@ def as_clusters(given: object, num_rows: int) -> npt.NDArray[Any] | None:
         return None
     clusters = as_numpy(_as_array(given, "clusters"))
     if clusters.dtype.kind == "O":
-        clusters = clusters.astype(np.str_)
+        clusters = as_texts(clusters, "clusters")
     if clusters.dtype.kind not in "iuU":
         raise InputError(f"clusters must be whole numbers or text, found dtype {clusters.dtype}")
     if clusters.shape != (num_rows,):
@@ -247,7 +247,7 @@ def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
         return None
     ids = as_numpy(_as_array(given, "ids"))
     if ids.dtype.kind == "O" and all(isinstance(item, str) for item in ids.reshape(-1)):
-        ids = ids.astype(np.str_)
+        ids = as_texts(ids, "ids")
     if ids.dtype.kind not in "iuU":
         raise InputError(f"ids must be whole numbers or text, found dtype {ids.dtype}")
     if ids.shape != (num_rows,):
@@ -272,6 +272,8 @@ def pad_options(
             f"{rows[wrong[0]].shape} in rows {first(wrong)}"
         )
     counts = np.array([len(row) for row in rows], dtype=np.int64)
+    if int(counts.max()) * len(rows) > 100 * int(counts.sum()) + 10_000_000:
+        raise InputError(f"questions have 1 to {counts.max():,} options: too different")
     padded = np.full((len(rows), max(2, counts.max())), -np.inf if is_logits else 0.0)
     padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(rows)
     return padded, counts

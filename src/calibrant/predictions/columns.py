@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from calibrant.core.errors import InputError, first
-from calibrant.functional.arrays import Array, as_numpy
+from calibrant.functional.arrays import Array, as_numpy, as_texts
 from calibrant.predictions.files import EVENT_SCORES, KINDS, OUTCOMES, Contents, agree_kind
 
 _INDEX = ("", "Unnamed: 0", "__index_level_0__")  # pandas' names of row numbers
@@ -475,7 +475,7 @@ def make_plain(values: Any) -> Any:
         if all(type(item) is int and -(2**63) <= item < 2**63 for item in items):
             return np.array(items, dtype=np.int64).reshape(values.shape)
     if values.dtype.kind in "OmM":
-        return values.astype(np.str_)
+        return as_texts(values, "ids and clusters")
     return values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ from calibrant.predictions.files import (
     parse_notes,
 )
 from calibrant.predictions.harness_logs import is_harness_log, read_harness_logs
+from calibrant.predictions.limits import check_growth, check_zip
 from calibrant.predictions.tables import (
     TABLE_ENDINGS,
     find_ending,
@@ -56,6 +58,7 @@ LABEL_ENDINGS = (
 )
 # Above this, scores stay in the file and are read in chunks.
 LAZY_BYTES = 1 << 30
+_SAFE_TORCH = (2, 10)  # earlier ones run code in some files despite weights_only=True
 _NO_PICKLE = "the file holds pickled Python objects, which can run code and are never loaded"
 
 
@@ -357,10 +360,28 @@ def load_npy(path: Path, *, mapped: bool = False) -> Any:
         if start.startswith(b"\x93NUMPY"):
             file.seek(0)
             _check_header(file, path.stat().st_size)
+        else:
+            _check_archive(path)
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except ValueError as error:
         raise _explain_pickle(error) from error
+
+
+def _check_archive(path: Path) -> None:
+    """Raise if an archive, or the header of an array in it, announces more than it holds."""
+    check_zip(path)
+    with zipfile.ZipFile(path) as packed:
+        for entry in packed.infolist():
+            # Deflate packs at most 1,032 bytes into one.
+            if entry.file_size > 1100 * entry.compress_size + 1024:
+                raise InputError(
+                    f"member {entry.filename[:60]!r} announces {entry.file_size:,} bytes in "
+                    f"{entry.compress_size:,}: damaged"
+                )
+            if entry.filename.endswith(".npy"):
+                with packed.open(entry) as member:
+                    _check_header(member, entry.file_size)
 
 
 def _check_header(file: Any, size: int) -> None:
@@ -375,6 +396,8 @@ def _check_header(file: Any, size: int) -> None:
         raise InputError(f"the header is damaged: {str(error)[:200]}") from error
     if dtype.hasobject:
         raise InputError(f"{_NO_PICKLE}: save plain numeric and text arrays")
+    if dtype.itemsize == 0 and math.prod(int(length) for length in shape) > 0:
+        raise InputError(f"the header announces values of no size ({dtype}): damaged")
     # Plain integers, since NumPy's overflow.
     needed = math.prod(int(length) for length in shape) * dtype.itemsize
     held = size - file.tell()
@@ -442,17 +465,6 @@ def read_npz(path: Path) -> dict[str, Any]:
     if path.stat().st_size and not zipfile.is_zipfile(path):
         load_npy(path)  # raises its own error for a pickle
         raise InputError("damaged or cut short: not a zip archive, which an .npz is")
-    with zipfile.ZipFile(path) as packed:
-        for entry in packed.infolist():
-            # Deflate packs at most 1,032 bytes into one.
-            if entry.file_size > 1100 * entry.compress_size + 1024:
-                raise InputError(
-                    f"member {entry.filename[:60]!r} announces {entry.file_size:,} bytes in "
-                    f"{entry.compress_size:,}: damaged"
-                )
-            if entry.filename.endswith(".npy"):
-                with packed.open(entry) as member:
-                    _check_header(member, entry.file_size)
     with load_npy(path) as archive:
         try:
             return {key: archive[key] for key in archive.files}
@@ -512,14 +524,42 @@ def load_pt(path: Path, *, mapped: bool = False) -> Any:
     """Load tensors and plain values only (``weights_only=True``)."""
     import pickle
 
+    _refuse_unsafe_torch()
     if path.stat().st_size == 0:
         raise InputError("the file is empty (0 bytes)")
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
+        check_zip(path)
     try:
         # Only the zip format of torch.save can be mapped.
-        mapped = mapped and zipfile.is_zipfile(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and is_zip)
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{_NO_PICKLE}: save a dict of tensors, such as "
             "torch.save({'logits': logits, 'labels': labels}, path)"
         ) from error
+    for value in loaded.values() if isinstance(loaded, dict) else (loaded,):
+        if isinstance(value, torch.Tensor):
+            _check_storage(value)
+    return loaded
+
+
+def _refuse_unsafe_torch() -> None:
+    """Raise if this PyTorch runs code from some files in spite of ``weights_only=True``."""
+    version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if version is not None and (int(version[1]), int(version[2])) < _SAFE_TORCH:
+        raise InputError(
+            f"PyTorch {torch.__version__} can run code that a .pt file holds (CVE-2025-32434, "
+            "CVE-2026-24747): install torch 2.10 or newer, or write .safetensors or .npz"
+        )
+
+
+def _check_storage(tensor: torch.Tensor) -> None:
+    """Raise if a tensor has no values of its own, or repeats few of them beyond all measure."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return  # refused where it is used
+    if tensor.device.type != "cpu":
+        raise InputError(f"a tensor of the device {tensor.device.type!r} holds no values")
+    check_growth(
+        tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes(), "a tensor"
+    )

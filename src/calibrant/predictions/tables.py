@@ -38,6 +38,12 @@ from calibrant.predictions.files import (
     iterate_scores,
     parse_notes,
 )
+from calibrant.predictions.limits import (
+    MOST_COLUMNS,
+    BoundedGzip,
+    check_arrow,
+    check_parquet,
+)
 
 TABLE_ENDINGS = (".parquet", ".arrow", ".feather", ".csv", ".csv.gz", ".jsonl")
 TEXT_ENDINGS = (".csv", ".csv.gz", ".jsonl")
@@ -264,9 +270,9 @@ def _take_column(column: Any) -> Column:
     import pyarrow
 
     types = pyarrow.types
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     kind = column.type
+    if types.is_dictionary(kind):
+        return _take_dictionary(column)
     if types.is_null(kind):
         raise InputError("a column that is needed holds no value at all")
     texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
@@ -279,6 +285,24 @@ def _take_column(column: Any) -> Column:
         # As floating-point numbers with NaN, large whole numbers would change.
         column = column.fill_null(pyarrow.scalar(0).cast(kind))
     return Column(np.array(column.to_numpy(zero_copy_only=False)), missing)
+
+
+def _take_dictionary(column: Any) -> Column:
+    """Return the values of an Arrow array of places in a list of different values.
+
+    As objects: one long text that many rows share is held once.
+    """
+    values = _take_column(column.dictionary)
+    if values.values.dtype.kind not in "OSU":
+        return _take_column(column.dictionary_decode())
+    places = column.indices
+    missing = places.is_null().to_numpy(zero_copy_only=False)
+    if len(values.values) == 0:
+        return Column(np.full(len(column), None, dtype=object), missing)
+    rows = places.fill_null(0).to_numpy(zero_copy_only=False)
+    if values.missing is not None:
+        missing = missing | values.missing[rows]
+    return Column(values.values[rows], missing if missing.any() else None)
 
 
 def join_columns(parts: Sequence[Column], name: str) -> Column:
@@ -506,11 +530,11 @@ def _gather_columns(records: list[dict[str, Any]]) -> dict[str, Callable[[], Col
     columns: dict[str, Callable[[], Column]] = {}
     for name in names:
         stem = {"logits": "logit", "probs": "prob"}.get(name)
-        values = [record.get(name) for record in records]
+        values = [] if stem is None else [record.get(name) for record in records]
         if stem is not None and any(isinstance(value, list) for value in values):
             columns.update(_spread_lists(values, name, stem))
         else:
-            columns[name] = partial(_make_column, values, name)
+            columns[name] = partial(_make_column, records, name)
     return columns
 
 
@@ -537,8 +561,9 @@ def _spread_lists(values: list[Any], name: str, stem: str) -> dict[str, Callable
     return columns
 
 
-def _make_column(values: list[Any], name: str) -> Column:
+def _make_column(records: list[dict[str, Any]], name: str) -> Column:
     """Return the values of one key of JSON objects."""
+    values = [record.get(name) for record in records]
     missing = np.array([value is None for value in values])
     known = [value for value in values if value is not None]
     if all(type(value) is bool for value in known):
@@ -596,17 +621,29 @@ class ParquetFile(ArrowTable):
     """A parquet file, read by row group."""
 
     def __init__(self, path: Path) -> None:
+        self._texts: list[str] | None = None
         with self._open(path) as file:
             super().__init__(path, file.schema_arrow)
+        import pyarrow
 
-    @staticmethod
-    def _open(path: Path) -> Any:
+        types = pyarrow.types
+        kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+        self._texts = [each.name for each in self._schema if any(is_(each.type) for is_ in kinds)]
+
+    def _open(self, path: Path) -> Any:
         pyarrow_parquet = require("pyarrow.parquet", extra="tables", purpose="reading Parquet")
-        # pre_buffer, the default of later versions, reads the whole file into memory.
-        return pyarrow_parquet.ParquetFile(path, buffer_size=_COLUMN_BUFFER_BYTES, pre_buffer=False)
+        # pre_buffer, the default of later versions, reads the whole file into memory. Texts stay
+        # places in a list of different texts: one long text can stand in every row.
+        return pyarrow_parquet.ParquetFile(
+            path,
+            buffer_size=_COLUMN_BUFFER_BYTES,
+            pre_buffer=False,
+            read_dictionary=self._texts or None,
+        )
 
     def _batches(self, names: list[str], rows: int) -> Iterator[Any]:
         with self._open(self.path) as file:
+            check_parquet(file.metadata, names, self.path.stat().st_size)
             yield from file.iter_batches(batch_size=rows, columns=names)
 
 
@@ -617,6 +654,9 @@ class ArrowFile(ArrowTable):
         pyarrow = require("pyarrow", extra="tables", purpose="reading Arrow files")
         with pyarrow.memory_map(str(path)) as file:
             self._is_stream = file.read(6) != b"ARROW1"
+            file.seek(0)
+            with memoryview(file.read_buffer()) as content:
+                check_arrow(content, is_stream=self._is_stream)
             file.seek(0)
             super().__init__(path, self._open(file).schema)
 
@@ -673,6 +713,8 @@ class CsvFile(ArrowTable):
         csv.field_size_limit(max(csv.field_size_limit(), _MOST_HEADER))
         lines = iter(start.splitlines(keepends=True))
         header = next(csv.reader(lines), [])
+        if len(header) > MOST_COLUMNS:
+            raise InputError(f"the table has more than {MOST_COLUMNS:,} columns")
         if len(start) == _MOST_HEADER and next(lines, None) is None:
             raise InputError(f"the first line is longer than {_MOST_HEADER:,} characters")
         return header
@@ -695,9 +737,7 @@ class CsvFile(ArrowTable):
         source: Any = self.path
         with ExitStack() as stack:
             if self._is_compressed:
-                source = stack.enter_context(
-                    pyarrow.input_stream(str(self.path), compression="gzip")
-                )
+                source = stack.enter_context(BoundedGzip(self.path))
             try:
                 yield from csv.open_csv(
                     source,

@@ -14,7 +14,7 @@ from calibrant.bench.store.half_precision import halve_files, largest_path
 from calibrant.bench.suite.former import train_settings
 from calibrant.bench.suite.key import OF_THE_MACHINE, key_of
 from calibrant.bench.suite.spec import Spec
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, first, shorten
 from calibrant.core.files import write_file
 from calibrant.training.config import Config
 from calibrant.training.run import Run
@@ -75,6 +75,35 @@ def find_fault(folder: Path, spec: Spec, *, large: bool = True) -> str | None:
             Run(path.parent.parent).predictions(path.stem)
     except (InputError, OSError, ValueError, KeyError, TypeError) as error:
         return " ".join(str(error).split())
+    return None
+
+
+def find_fault_of_copy(copy: Path, target: Path) -> str | None:
+    """Return why a finished run from elsewhere may not stand at its target; None if it may.
+
+    Its files must be those of its manifest, and its settings those of a run begun there.
+    """
+    try:
+        outcome = json.loads((copy / "run.json").read_bytes())
+        if not isinstance(outcome, dict) or not isinstance(outcome.get("figures"), dict):
+            return "run.json holds no outcome"
+        manifest = json.loads((copy / MANIFEST).read_bytes())
+        wrong = _compare_manifest(copy, large=True)
+        if wrong is not None:
+            return wrong
+        names = {p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()}
+        extra = names - {MANIFEST, "config.yaml", *manifest}
+        if extra:
+            return f"{first(sorted(extra))} is not in the manifest"
+        settings = Config.read(copy / "config.yaml")
+        if any(target.glob("**/checkpoint/*.json")):  # hours of work may be in there
+            machine = {name: getattr(settings, name) for name in OF_THE_MACHINE}
+            if Config.read(target / "config.yaml").changed(**machine) != settings:
+                return "its settings are not those of the run that was begun here"
+    except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return shorten(" ".join(str(error).split()), 200)
+    except RecursionError:
+        return "a file is nested too deeply"
     return None
 
 

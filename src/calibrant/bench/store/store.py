@@ -20,6 +20,7 @@ from calibrant.bench.suite.spec import FAILED, MARK, SECONDS
 from calibrant.core.errors import InputError
 from calibrant.core.extras import require
 from calibrant.core.files import write_file
+from calibrant.predictions.limits import check_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,6 +211,7 @@ def _parse_file(content: bytes) -> Any | None:
     try:
         # A single thread, because a forked process must not start pyarrow's threads.
         with parquet.ParquetFile(io.BytesIO(content), pre_buffer=False) as file:
+            check_parquet(file.metadata, list(SCHEMA), len(content))
             table = file.read(use_threads=False)
         return table.select(list(SCHEMA)).cast(_schema())
     except (pyarrow.ArrowException, OSError, KeyError, ValueError):

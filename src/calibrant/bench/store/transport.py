@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
 import tarfile
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from calibrant.bench.run import folder as run_folder
 from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench
-from calibrant.core.errors import InputError
-from calibrant.core.files import write_file
+from calibrant.core.errors import InputError, shorten
+from calibrant.core.files import flush_folder, write_file
+from calibrant.predictions.limits import BoundedGzip, check_growth
 
 ENDINGS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 _KEY = r"[0-9a-f]{16}"
@@ -26,6 +30,7 @@ _FAILED = re.compile(rf"failed/({_KEY})\.json")
 _RUN = re.compile(rf"runs/({_KEY})/((?:predictions/)?[\w-]+\.\w+)")
 _CHOICE = re.compile(r"choices/(\w[\w.-]*\.json)")
 _SUITE = "suite.yaml"
+_TAKEN = (_STORE, _FAILED, _RUN, _CHOICE, re.compile(re.escape(_SUITE)))
 _KINDS = {"results": "store/", "failed": "failed/", "choices": "choices/"}
 
 
@@ -83,20 +88,27 @@ def merge(
 ) -> dict[str, int]:
     """Merge folders of runs, archives of `pack`, or folders of Parquet files.
 
-    Existing results stay; unfinished runs are replaced by finished ones. Returns counts of what
-    was new.
+    Existing results stay; unfinished runs are replaced by finished ones whose files are those of
+    their manifest. Returns counts of what was new.
     """
     bench = Bench(Path(into).absolute())
     counts = {"results": 0, "runs": 0, "failed": 0, "choices": 0}
-    for source in sources:
-        files = dict(_read(Path(source)))
-        if not files:
-            raise InputError(f"{source}: holds no results")
-        _take_files(files, bench, counts)
+    staged = bench.out / ".merge"
+    bench.out.mkdir(parents=True, exist_ok=True)
+    with hold_lock(bench.out / ".merge.lock", wait=True):
+        for source in sources:
+            shutil.rmtree(staged, ignore_errors=True)  # of a merge that was killed
+            try:
+                if not _take_files(_read(Path(source)), bench, counts, staged):
+                    raise InputError(f"{source}: holds no results")
+                _take_runs(staged, bench, counts)
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
     return counts
 
 
 def _read(source: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each file of a source, one at a time."""
     if source.is_dir():
         inside = (source / "store").is_dir() or (source / "runs").is_dir()
         if inside:
@@ -105,41 +117,84 @@ def _read(source: Path) -> Iterator[tuple[str, bytes]]:
             yield f"store/{path.name}", path.read_bytes()
         return
     try:
-        with tarfile.open(source) as tar:
+        with _open_archive(source) as packed, tarfile.open(fileobj=packed, mode="r:") as tar:
+            announced, held = 0, source.stat().st_size
             for info in tar:
-                file = tar.extractfile(info) if info.isfile() else None
-                if file is not None:
-                    yield info.name, file.read()
+                _check_member(info)
+                announced += info.size
+                check_growth(announced, held, "the archive")
+                # Others are never read.
+                if info.isfile() and any(kind.fullmatch(info.name) for kind in _TAKEN):
+                    file = tar.extractfile(info)
+                    yield info.name, b"" if file is None else file.read()
     except FileNotFoundError:
         raise InputError(f"{source}: there is no such file or folder") from None
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise InputError(f"{source}: not an archive of results, or damaged: {error}") from None
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    # A damaged header of an archive raises errors of many kinds.
+    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, zlib.error) as error:
+        why = shorten(" ".join(str(error).split()), 200)
+        raise InputError(f"{source}: not an archive of results, or damaged: {why}") from None
 
 
-def _take_files(contents: dict[str, bytes], bench: Bench, counts: dict[str, int]) -> None:
-    store = bench.store
-    runs: dict[str, dict[str, bytes]] = {}
-    failed: dict[str, bytes] = {}
-    for name, content in contents.items():
+def _open_archive(source: Path) -> BinaryIO:
+    """Open a tar file, packed or not."""
+    with source.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    return BoundedGzip(source) if is_packed else source.open("rb")  # type: ignore[return-value]
+
+
+def _check_member(info: tarfile.TarInfo) -> None:
+    """Raise an error for a member that `pack` never writes and that may do harm."""
+    name, path = repr(shorten(info.name, 80)), PurePosixPath(info.name)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"member {name} lies outside of the archive: it is refused")
+    if not info.isfile() and not info.isdir():
+        raise InputError(f"member {name} is a link or a device: it is refused")
+    if info.issparse() or info.size < 0:
+        raise InputError(f"member {name} is a sparse file: it is refused")
+
+
+def _take_files(
+    contents: Iterable[tuple[str, bytes]], bench: Bench, counts: dict[str, int], staged: Path
+) -> bool:
+    """Take what a source holds; runs go to a folder of their own until they are whole.
+
+    Returns whether there was anything.
+    """
+    store, failed, is_empty = bench.store, dict[str, bytes](), True
+    for name, content in contents:
+        is_empty = False
         if fits := _STORE.fullmatch(name):
             counts["results"] += store.take_file(fits[1], content)
         elif fits := _RUN.fullmatch(name):
-            runs.setdefault(fits[1], {})[fits[2]] = content
+            path = staged / fits[1] / fits[2]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         elif fits := _FAILED.fullmatch(name):
             failed[fits[1]] = content
         elif fits := _CHOICE.fullmatch(name):
             counts["choices"] += _take_choice(bench.out / "choices" / fits[1], content)
         elif name == _SUITE and not (bench.out / _SUITE).exists() and _is_safe(content):
-            bench.out.mkdir(parents=True, exist_ok=True)
             write_file(bench.out / _SUITE, content)
-    for key, files in runs.items():
-        counts["runs"] += _take_run(bench, key, files)
     for key, content in failed.items():
         path = bench.failure_path(key)
-        if not path.exists() and not store.done(key):
+        if not path.exists() and not store.done(key) and _is_record(f"failed/{key}.json", content):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, content)
             counts["failed"] += 1
+    return not is_empty
+
+
+def _is_record(name: str, content: bytes) -> bool:
+    """Return whether a file holds a JSON object; warn if not."""
+    try:
+        fits = isinstance(json.loads(content), dict)
+    except (ValueError, RecursionError):
+        fits = False
+    if not fits:
+        warnings.warn(f"{name} is damaged at its source, and was not copied", stacklevel=5)
+    return fits
 
 
 def _is_safe(suite: bytes) -> bool:
@@ -148,8 +203,9 @@ def _is_safe(suite: bytes) -> bool:
 
     try:
         named = read_yaml(suite.decode(), _SUITE).get("plugins")
-    except (InputError, UnicodeDecodeError):
-        return True  # unreadable
+    except (InputError, UnicodeDecodeError) as error:
+        warnings.warn(f"the merged suite cannot be read and is not copied: {error}", stacklevel=4)
+        return False
     if named:
         warnings.warn(
             f"the merged suite has plugins ({named}), which are code, and is not copied. Name your "
@@ -161,25 +217,29 @@ def _is_safe(suite: bytes) -> bool:
 
 def _take_choice(path: Path, content: bytes) -> bool:
     """Copy a choice unless there is one; return whether it was new."""
-    if path.exists():
+    if path.exists() or not _is_record(f"choices/{path.name}", content):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
     return True
 
 
-def _take_run(bench: Bench, key: str, files: dict[str, bytes]) -> bool:
-    """Copy a finished run's files unless there is one; return whether it was new."""
-    folder = bench.folder(key)
-    with hold_lock(bench.lock_path(key)) as ours:
-        if not ours or (folder / "run.json").is_file():
-            return False
-        made = folder.with_name(f".{key}.tmp")
-        shutil.rmtree(made, ignore_errors=True)
-        for name, content in files.items():
-            (made / name).parent.mkdir(parents=True, exist_ok=True)
-            write_file(made / name, content)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(made, folder)
-        return True
+def _take_runs(staged: Path, bench: Bench, counts: dict[str, int]) -> None:
+    """Move each finished run to its place unless there is one, or its files are damaged."""
+    for folder in sorted(staged.glob("*/")):
+        target, key = bench.folder(folder.name), folder.name
+        with hold_lock(bench.lock_path(key)) as ours:
+            if not ours or (target / "run.json").is_file():
+                continue
+            fault = run_folder.find_fault_of_copy(folder, target)
+            if fault is not None:
+                warnings.warn(
+                    f"run {key} is damaged at its source ({fault}), and was not copied",
+                    stacklevel=3,
+                )
+                continue
+            flush_folder(folder)
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(folder, target)
+            counts["runs"] += 1
