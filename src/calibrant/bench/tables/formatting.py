@@ -94,6 +94,8 @@ def canonical_name(text: str) -> str:
     'adaptive_ece(order=2)'
     >>> canonical_name("temperature(objective=nll)")
     'temperature'
+    >>> canonical_name("temperature(objective=sb_ece,max_likelihood_loss=None)")
+    'temperature(max_likelihood_loss=None,objective=sb_ece)'
     """
     from calibrant.bench.calibrator_text import spell
     from calibrant.core.method_text import split_terms
@@ -106,7 +108,8 @@ def canonical_name(text: str) -> str:
     if name == "ece" and options.get("binning") == "mass" and options.get("form", "bin") == "bin":
         name = "adaptive_ece"
     usual = USUAL.get(name, {})
-    kept = {key: value for key, value in options.items() if usual.get(key) != value}
+    # An option may be None, as where a former default was a number.
+    kept = {key: value for key, value in options.items() if (key, value) not in usual.items()}
     return spell(name, kept)
 
 
