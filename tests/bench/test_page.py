@@ -22,6 +22,7 @@ VALUES = {
     ("acls", "temperature"): [0.01, 0.01, 0.012],
     ("acls", "vector"): [0.01, 0.01, 0.012],
     ("acls", "none", "ece", "test:fog:3"): [0.1, 0.11, 0.12],
+    ("acls", "none", "accuracy"): [0.93, 0.94, 0.95],
     ("acls", "none", "ood_auroc", "ood:cifar100"): [0.9, 0.91, 0.92],
 }
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><style>a{}</style><script>x()</script></svg>'
@@ -61,7 +62,7 @@ def page():
 
 def test_tables_sections_and_coverage_are_there(page):
     _, parsed = page
-    for name in ("coverage", "tables", "more", "pictures", "suite"):
+    for name in ("answer", "figures", "views", "tables", "more", "pictures", "coverage", "suite"):
         assert name in parsed.ids
     assert "7 of 12 runs are done." in parsed.text
     assert "cifar10, resnet50: mbls (1 of 3), focal" in parsed.text
@@ -71,6 +72,15 @@ def test_tables_sections_and_coverage_are_there(page):
     assert "More & more" in parsed.text
     assert "i" in parsed.tags
     assert "1.12" in parsed.text  # the published figure
+
+
+def test_the_answer_comes_first_then_its_table_and_details_last(page):
+    text, parsed = page
+    places = [text.index(f'id="{name}"') for name in ("answer", "figures", "views", "details")]
+    assert places == sorted(places)
+    assert text.index('id="coverage"') > text.index('id="tables"')
+    headline = parsed.text.index("acls, then temperature has the lowest mean ECE: 1.07 ± 0.07%")
+    assert headline < parsed.text.index("Figures of the test rows")
 
 
 def test_links_within_the_page_lead_somewhere(page):
@@ -102,8 +112,8 @@ def test_nothing_is_fetched_and_only_its_own_script_runs(page):
 
 def test_pictures_are_images(page):
     _, parsed = page
-    (source,) = [value for tag, name, value in parsed.attributes if (tag, name) == ("img", "src")]
-    assert base64.b64decode(source.partition(",")[2]).decode() == SVG
+    sources = [value for tag, name, value in parsed.attributes if (tag, name) == ("img", "src")]
+    assert base64.b64decode(sources[-1].partition(",")[2]).decode() == SVG
     assert "A <b>picture" in parsed.text
 
 

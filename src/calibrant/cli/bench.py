@@ -240,16 +240,25 @@ def report_command(
             "--output", "-o", help="Output file. Default: report.html in OUT.", metavar="FILE.html"
         ),
     ] = None,
+    error: Annotated[
+        str | None,
+        Flag(
+            "--error",
+            help="Metric that decides which method is best. Default: the suite's first "
+            "calibration error.",
+            metavar="NAME",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write an HTML page of a suite's results: progress, tables and pictures."""
+    """Write an HTML page of a suite's results: which method is best, tables and pictures."""
     from calibrant.bench import Store, write_page
     from calibrant.bench.tables.gallery import gallery
 
     tuned = with_choices(_read_suite(out, suite), out)
     frame = Store(find_store(out)).frame()
     drawn = gallery(tuned, frame)
-    path = write_page(tuned, frame, output or out / "report.html", pictures=drawn)
+    path = write_page(tuned, frame, output or out / "report.html", pictures=drawn, error=error)
     if not quiet:
         make_console().print(f"report: {path}", soft_wrap=True)
 

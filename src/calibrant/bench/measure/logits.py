@@ -13,12 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant.bench.measure.measurement import (
-    Measurement,
-    compute_metrics,
-    count_rows,
-    make_measurements,
-)
+from calibrant.bench.measure.measurement import Measurement, measure_part
 from calibrant.bench.measure.subject import Parts
 from calibrant.bench.suite.spec import Spec
 from calibrant.core.errors import InputError
@@ -123,9 +118,9 @@ def measure_parts(parts: Halves | Pair) -> Iterator[Measurement]:
     for part in parts.parts:
         raw = parts.read(part)
         predictions = parts.predictions(part) if raw.is_logits else raw
-        values = compute_metrics(predictions)
+        further = {}
         if not predictions.is_logits and not predictions.is_binary:
             labels = torch.as_tensor(predictions.labels).long().unsqueeze(1)
             true = torch.as_tensor(predictions.array).gather(1, labels)
-            values["impossible"] = float((true == 0).sum())
-        yield from make_measurements(part, "none", values, rows=count_rows(predictions))
+            further["impossible"] = float((true == 0).sum())
+        yield from measure_part(part, "none", predictions, figures=further)

@@ -13,6 +13,7 @@ from calibrant.bench.calibrator_text import normalise_text, parse
 from calibrant.bench.suite.sources import drop_source
 from calibrant.metrics import measure
 from calibrant.metrics.base import Measure, compute_all
+from calibrant.metrics.toplabel import BinState
 from calibrant.predictions import Predictions
 
 # `ece` has bins of equal width and order 1; soft-calibration's ECE has equal mass and order 2.
@@ -46,6 +47,9 @@ USUAL = (
     "classwise_nll_std",
 )
 
+BINS = 15  # of a stored reliability diagram
+DIAGRAMS = ("none", "temperature")  # calibrators after which a diagram of test rows is stored
+
 
 class Measurement(NamedTuple):
     """A measured number: a row of results without the columns of its run."""
@@ -59,15 +63,25 @@ class Measurement(NamedTuple):
 
 
 def compute_metrics(
-    predictions: Predictions, metrics: Sequence[str] | None = None
+    predictions: Predictions,
+    metrics: Sequence[str] | None = None,
+    *,
+    bins: BinState | None = None,
 ) -> dict[str, float]:
-    """Compute metrics and return them by name; by default those that every run gets."""
+    """Compute metrics and return them by name; by default those that every run gets.
+
+    Args:
+        predictions: the rows.
+        metrics: the names. Default: None, those that every run gets.
+        bins: bins to fill in the same pass. Default: None.
+    """
     names = [normalise_text(name) for name in metrics or (DENSE if predictions.is_dense else USUAL)]
     values = compute_all(
         [_load_metric(name) for name in names],
         predictions.batches(),
         from_logits=predictions.is_logits,
         ignore_index=predictions.ignore_index,
+        extra=() if bins is None else (bins,),
     )
     return {name: float(value) for name, value in zip(names, values, strict=True)}
 
@@ -99,11 +113,43 @@ def make_measurements(
         yield Measurement(part, calibrator, metric, float(value), seconds, rows)
 
 
-def measure_metrics(
+def measure_part(
     part: str,
     calibrator: str,
     predictions: Predictions,
-    metrics: Sequence[str] | None = None,
+    *,
+    seconds: float = math.nan,
+    figures: Mapping[str, float] | None = None,
+) -> Iterator[Measurement]:
+    """Measure a part after a calibrator: metrics, further figures, and reliability diagrams.
+
+    Args:
+        part: the part of the rows.
+        calibrator: its name, or ``none``.
+        predictions: the rows after the calibrator.
+        seconds: how long the fit took. Default: NaN, nothing was fitted.
+        figures: figures besides the metrics, by name. Default: None.
+    """
+    bins = BinState(BINS) if part == "test" and calibrator in DIAGRAMS else None
+    values = {**compute_metrics(predictions, bins=bins), **(figures or {})}
+    rows = count_rows(predictions)
+    yield from make_measurements(part, calibrator, values, seconds=seconds, rows=rows)
+    if bins is not None:
+        yield from list_bins(calibrator, bins)
+
+
+def list_bins(calibrator: str, bins: BinState) -> Iterator[Measurement]:
+    """Give each bin that has rows: its number of rows, mean confidence and accuracy."""
+    if bins.totals is None:
+        return
+    for place, (rows, confidence, correct) in enumerate(bins.totals.tolist()):
+        if rows:
+            values = {"rows": rows, "confidence": confidence / rows, "accuracy": correct / rows}
+            yield from make_measurements(f"reliability@{place}", calibrator, values, rows=int(rows))
+
+
+def measure_metrics(
+    part: str, calibrator: str, predictions: Predictions, metrics: Sequence[str]
 ) -> Iterator[Measurement]:
     """Compute metrics of a part after a calibrator, and give them as measurements."""
     values = compute_metrics(predictions, metrics)

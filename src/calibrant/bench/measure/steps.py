@@ -18,6 +18,7 @@ from calibrant.bench.measure.measurement import (
     check_metrics,
     make_measurements,
     measure_metrics,
+    measure_part,
 )
 from calibrant.bench.measure.subject import (
     FilesGone,
@@ -161,7 +162,7 @@ def _step(mark: str, measure: Callable[[], Iterator[Measurement]]) -> Iterator[M
 def _measure_sealed(run: Validation) -> Iterator[Measurement]:
     """Measure validation rows; a run without them has failed."""
     begun = time.perf_counter()
-    yield from measure_metrics("validation", "none", run.predictions)
+    yield from measure_part("validation", "none", run.predictions)
     yield Measurement("run", SEALED, MARK, 1.0, time.perf_counter() - begun)
 
 
@@ -169,7 +170,7 @@ def measure_uncalibrated(subject: Subject) -> Iterator[Measurement]:
     """Measure a run's own predictions, its epochs, and its cost."""
     run = subject.run
     for part in subject.parts:
-        yield from measure_metrics(part, "none", subject.predictions(part))
+        yield from measure_part(part, "none", subject.predictions(part))
     outcome = run.outcome
     values = {"train_seconds": outcome["seconds"], "epoch": outcome["epoch"]}
     values |= {f"recipe:{name}": value for name, value in outcome["recipe"].items()}

@@ -18,10 +18,8 @@ from torch import nn
 from calibrant.bench import calibrator_text
 from calibrant.bench.measure.measurement import (
     Measurement,
-    compute_metrics,
     count_changed,
-    count_rows,
-    make_measurements,
+    measure_part,
 )
 from calibrant.bench.measure.network import Trained, rebuild
 from calibrant.bench.store.half_precision import is_whole, needs_whole, read_whole
@@ -308,10 +306,8 @@ def measure_calibrated(
     """Measure parts after a calibrator, and what was fitted."""
     for part, before in parts.items():
         after = apply(fitted.calibrator, before)
-        values = compute_metrics(after)
-        values["changed"] = float(count_changed(before, after))
+        figures = {"changed": float(count_changed(before, after))}
         if part == "validation":
-            values |= fitted.parameters()
-            values |= {"warnings": fitted.warned} if fitted.warned else {}
-        rows = count_rows(before)
-        yield from make_measurements(part, name, values, seconds=fitted.seconds, rows=rows)
+            figures |= fitted.parameters()
+            figures |= {"warnings": float(fitted.warned)} if fitted.warned else {}
+        yield from measure_part(part, name, after, seconds=fitted.seconds, figures=figures)

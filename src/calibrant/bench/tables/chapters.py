@@ -25,6 +25,19 @@ class Chapter(NamedTuple):
     table: Table
 
 
+def make_answer(suite: Suite, frame: pd.DataFrame, results: Results, error: str) -> Chapter | None:
+    """Make the table of accuracy, NLL and the error that decides; None if there are no results.
+
+    Suites with a single method compare its calibrators.
+    """
+    if not results.done:
+        return None
+    metrics = list(dict.fromkeys(("accuracy", "nll", error)))
+    made = table(suite, frame, metrics, calibrators=None)
+    lead = "Before any calibrator, and after temperature scaling."
+    return Chapter(FIRST, lead if made.down == "method" else "After each calibrator.", made)
+
+
 def make_chapters(
     suite: Suite, frame: pd.DataFrame, results: Results | None = None
 ) -> list[Chapter]:

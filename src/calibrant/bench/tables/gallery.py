@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from calibrant.bench.measure.measurement import DIAGRAMS
 from calibrant.bench.tables import pictures, series
-from calibrant.bench.tables.formatting import label
+from calibrant.bench.tables.formatting import label, shown_calibrator
 from calibrant.bench.tables.results import Cell, Results, collect_results
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from calibrant.bench.suite.suite import Suite
 
 METRICS = ("ece", "accuracy")
+HIGHLIGHTED = 6  # methods with a colour in the pictures of the answer
+LABELLED = 8  # methods up to which all have one
 EPOCHS = 8  # the fewest for a picture by epoch
 _SWEPT = re.compile(rf"(\w+)={series.NUMBER}$")
 _GRID = re.compile(rf"(\w+)={series.NUMBER},(\w+)={series.NUMBER}$")
@@ -30,6 +34,57 @@ def gallery(suite: Suite, frame: pd.DataFrame) -> dict[str, str]:
     results = collect_results(suite, frame)
     drawers = (draw_sweeps, draw_grids, draw_epochs, draw_severities)
     return render(drawing for draw in drawers for drawing in draw(results))
+
+
+def draw_answer(results: Results, metric: str) -> dict[Cell, dict[str, str]]:
+    """Draw accuracy against an error, and overlaid reliability diagrams: SVG text by cell."""
+    single = len(results.suite.methods) == 1  # then its calibrators are compared
+    calibrators = [name for name in DIAGRAMS if name in results.calibrators]
+    if single:
+        calibrators = list(results.own_calibrators)
+    by_calibrator = {
+        calibrator: series.diagrams(results, calibrator=calibrator)
+        for calibrator in calibrators
+        if calibrator in DIAGRAMS
+    }
+    drawn: dict[Cell, dict[str, str]] = {}
+    for cell, points in series.points(results, metric, calibrators).items():
+        if single:
+            points = [
+                replace(point, method=shown_calibrator(point.calibrator), calibrator="none")
+                for point in points
+            ]
+        chosen = choose_highlighted(points, "none" if single else results.suite.baseline)
+        title = f"Accuracy against {label(metric)}"
+        axes = pictures.scatter(points, metric, highlighted=chosen, title=title)
+        drawn[cell] = {title: pictures.svg(axes)}
+        for calibrator, diagrams in by_calibrator.items():
+            if cell in diagrams:
+                after = "as trained" if calibrator == "none" else f"after {calibrator}"
+                title = f"Reliability {after}"
+                named = [calibrator] if single else chosen
+                shown = [
+                    replace(diagram, method=calibrator) if single else diagram
+                    for diagram in diagrams[cell]
+                ]
+                axes = pictures.overlay(shown, highlighted=named, title=title)
+                drawn[cell][title] = pictures.svg(axes)
+    return drawn
+
+
+def choose_highlighted(points: Sequence[series.Point], baseline: str | None) -> list[str]:
+    """Choose the methods that get a colour: all of a few, else the baseline and the best.
+
+    A method counts with its best calibrator. The result is in the order of the points.
+    """
+    best: dict[str, float] = {}
+    for point in points:
+        best[point.method] = min(best.get(point.method, point.error.mean), point.error.mean)
+    order = sorted(best, key=lambda name: best[name])
+    if len(order) > LABELLED:
+        first = [name for name in order if name == baseline]
+        order = list(dict.fromkeys([*first, *order]))[:HIGHLIGHTED]
+    return [name for name in best if name in order]
 
 
 def render(drawings: Iterator[Drawing]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Write a suite's results as a self-contained HTML page: progress, tables, pictures.
+"""Write a suite's results as a self-contained HTML page: the answer, its table, pictures, details.
 
 Styles are those of `calibrant.report`. The page's content security policy forbids every request,
 and pictures are embedded as images, in which no script runs.
@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant._version import __version__
 from calibrant.bench.tables import tuning_table
-from calibrant.bench.tables.chapters import make_chapters
+from calibrant.bench.tables.chapters import Chapter, make_answer, make_chapters
+from calibrant.bench.tables.formatting import check_metric, label
+from calibrant.bench.tables.gallery import draw_answer
+from calibrant.bench.tables.headline import make_headlines, summarize
 from calibrant.bench.tables.results import Results, collect_results
+from calibrant.bench.tables.tabulate import choose_error
 from calibrant.core.errors import InputError
 from calibrant.report.page import hash_source, read_asset, write_html
 
@@ -46,6 +50,7 @@ def write_page(
     *,
     pictures: Mapping[str, str] | None = None,
     sections: Sequence[Section] = (),
+    error: str | None = None,
 ) -> Path:
     """Write the page, whole or not at all, and return its path.
 
@@ -53,13 +58,15 @@ def write_page(
         suite: the suite.
         frame: the store's rows (`Store.frame()`).
         out: the file to write; missing folders are made, an existing file is replaced.
-        pictures: SVG texts by title.
-        sections: further sections, between the tables and the pictures.
+        pictures: SVG texts by title, for the details.
+        sections: further sections, after the details' tables.
+        error: the metric that decides which method is best. Default: None, the suite's first
+            calibration error.
     """
     target = Path(out)
     if target.is_dir():
         raise InputError(f"{target} is a folder; give a file name, such as {target / 'bench.html'}")
-    text = render_page(suite, frame, pictures=pictures, sections=sections)
+    text = render_page(suite, frame, pictures=pictures, sections=sections, error=error)
     return write_html(text, target)
 
 
@@ -69,6 +76,7 @@ def render_page(
     *,
     pictures: Mapping[str, str] | None = None,
     sections: Sequence[Section] = (),
+    error: str | None = None,
 ) -> str:
     """Return the page's text; see `write_page`. Equal arguments give equal text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -92,19 +100,25 @@ def render_page(
         f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
     )
     lines = tuning_table.list_lines(results, suite.methods)
+    metric = check_metric(error) if error else choose_error(suite)
+    headlines = make_headlines(results, metric)
+    answer = make_answer(suite, frame, results, metric)
+    chapters = make_chapters(suite, frame, results)
+    if answer is not None and answer.table.to_csv() == chapters[0].table.to_csv():
+        chapters = chapters[1:]
     return environment.get_template("page.html").render(
         suite=suite,
         version=__version__,
         coverage=describe_coverage(results),
-        tables=[
-            # The page lists tuned settings once, in a chapter of their own.
-            {
-                "title": chapter.title,
-                "lead": chapter.lead,
-                "html": Markup(replace(chapter.table, chosen=()).to_html()),
-            }
-            for chapter in make_chapters(suite, frame, results)
+        error=label(metric),
+        summary=summarize(headlines, metric),
+        headlines=headlines,
+        answer=_show_chapter(answer) if answer is not None else None,
+        views=[
+            (results.name_of(cell), [(title, embed_svg(svg)) for title, svg in drawn.items()])
+            for cell, drawn in draw_answer(results, metric).items()
         ],
+        tables=[_show_chapter(chapter) for chapter in chapters],
         chosen=Markup(tuning_table.format_html(lines)) if lines else "",
         sections=[replace(section, html=Markup(section.html)) for section in sections],
         pictures=[(title, embed_svg(svg)) for title, svg in (pictures or {}).items()],
@@ -113,6 +127,14 @@ def render_page(
         style=Markup(style),
         early=Markup(early),
     )
+
+
+def _show_chapter(chapter: Chapter) -> dict[str, Any]:
+    """Return what the template shows; tuned settings have a chapter of their own."""
+    from markupsafe import Markup
+
+    html = Markup(replace(chapter.table, chosen=()).to_html())
+    return {"title": chapter.title, "lead": chapter.lead, "html": html}
 
 
 def describe_coverage(results: Results) -> dict[str, Any]:

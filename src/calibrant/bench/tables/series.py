@@ -149,6 +149,80 @@ def _by_part(
     }
 
 
+@dataclass(frozen=True)
+class Point:
+    """A method after a calibrator: its error and its accuracy, each a mean over seeds."""
+
+    method: str
+    calibrator: str
+    error: Mean
+    accuracy: Mean
+
+
+def points(results: Results, metric: str, calibrators: Iterable[str]) -> dict[Cell, list[Point]]:
+    """Return accuracy and error of every method after each calibrator, by cell."""
+    by_cell: dict[Cell, list[Point]] = {}
+    for calibrator in calibrators:
+        errors = results.values(metric, calibrator=calibrator, exact=True)
+        accuracies = results.values("accuracy", calibrator=calibrator, exact=True)
+        for (cell, method), runs in errors.items():
+            right = accuracies.get((cell, method))
+            if not runs or not right:
+                continue
+            point = Point(
+                method, calibrator, mean_of(list(runs.values())), mean_of(list(right.values()))
+            )
+            if math.isfinite(point.error.mean) and math.isfinite(point.accuracy.mean):
+                by_cell.setdefault(cell, []).append(point)
+    return by_cell
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A method's reliability diagram, the rows of all its seeds pooled."""
+
+    method: str
+    rows: list[float]
+    confidences: list[float]
+    accuracies: list[float]
+
+
+def diagrams(results: Results, *, calibrator: str = "none") -> dict[Cell, list[Diagram]]:
+    """Return each method's reliability diagram of test rows, by cell, in the suite's order.
+
+    Runs made before version 0.2 have none.
+    """
+    names = ("rows", "confidence", "accuracy")
+    rows = results.rows
+    rows = rows[
+        rows["part"].astype(str).str.startswith("reliability@")
+        & (rows["calibrator"] == results.find_calibrator(calibrator))
+        & rows["metric"].isin(names)
+    ]
+    pooled: dict[tuple[Cell, str], dict[int, list[float]]] = {}
+    for (key, part), group in rows.groupby(["key", "part"], observed=True, sort=True):
+        values = dict(zip(group["metric"], group["value"], strict=True))
+        count, confidence, accuracy = (float(values[name]) for name in names)
+        place = int(str(part).partition("@")[2])
+        for method, cell, _ in results.plan[str(key)]:
+            sums = pooled.setdefault((cell, method), {}).setdefault(place, [0.0, 0.0, 0.0])
+            for at, amount in enumerate((count, count * confidence, count * accuracy)):
+                sums[at] += amount
+    by_cell: dict[Cell, list[Diagram]] = {}
+    for cell, method in results.planned:  # in the order of the suite
+        if bins := pooled.get((cell, method)):
+            sums = [bins[place] for place in sorted(bins)]
+            by_cell.setdefault(cell, []).append(
+                Diagram(
+                    method,
+                    [count for count, _, _ in sums],
+                    [confidence / count for count, confidence, _ in sums],
+                    [correct / count for count, _, correct in sums],
+                )
+            )
+    return by_cell
+
+
 def pairs(
     results: Results, first: str, second: str, *, part: str = "test"
 ) -> dict[Cell, list[tuple[str, str, float, float]]]:

@@ -241,7 +241,8 @@ def _write_html(table: Table) -> str:
 
     def shown(entry: Entry, metric: str, note: str) -> str:
         tag = "strong" if entry.best else "em" if entry.tied else "span"
-        text = f"<{tag}>{escape(_format_figure(entry, metric))}</{tag}>"
+        figure, _, error = _format_figure(entry, metric).partition(" ± ")
+        text = f"<{tag}>{escape(figure)}</{tag}>"
         mark = (
             {True: "better", False: "worse"}.get(entry.verdict)
             if entry.verdict is not None
@@ -251,13 +252,20 @@ def _write_html(table: Table) -> str:
             reason = f"{mark} than {table.baseline}, p = {entry.p:.2g} (Holm)"
             sign = MARKS[entry.verdict]
             text += f'<sup class="{mark}" title="{escape(reason)}">{sign}</sup>'
+        text += f" <small>± {escape(error)}</small>" if error else ""
         return text + (f" <small>{escape(note.strip())}</small>" if note else "")
+
+    def show_heading(text: str) -> str:
+        name, comma, after = text.partition(", after ")
+        arrow = after[-1] if after[-1:] in ("↑", "↓") else ""
+        below = f" <small>after {_escape_html(after.rstrip('↑↓ '))}</small>" if comma else ""
+        return f'<th scope="col">{escape(name)}{f" {arrow}" if arrow else ""}{below}</th>'
 
     parts = []
     for block in table.blocks:
-        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in _list_headings(table))
+        heads = "".join(map(show_heading, _list_headings(table)))
         rows = "".join(
-            f'<tr><th scope="row">{escape(name)}</th>'
+            f'<tr><th scope="row">{_escape_html(name)}</th>'
             + "".join(f"<td>{cell}</td>" for cell in _format_cells(table, entries, shown, escape))
             + "</tr>\n"
             for name, entries in block.shown
@@ -272,6 +280,11 @@ def _write_html(table: Table) -> str:
     notes = [_make_legend(table), *([_list_more(table)] if table.more else [])]
     parts += [f'<p class="legend-line">{escape(note)}</p>' for note in notes]
     return "\n".join([*parts, *([tuning_table.format_html(table.chosen)] if table.chosen else ())])
+
+
+def _escape_html(name: str) -> str:
+    """Escape a name, and let it break where its words end."""
+    return re.sub(r"([_(,])", r"\1<wbr>", escape(name))
 
 
 def _write_csv(table: Table) -> str:
@@ -387,12 +400,13 @@ def _make_legend(table: Table) -> str:
     rows = "test rows" if "test" in table.parts else " and ".join(map(_name_rows, table.parts))
     text = (
         f"Mean ± standard error over seeds ({seeds}) on {rows}. Bold: the best mean; italics: a "
-        f"paired t-test over seeds does not tell it from the best ({level})."
+        f"paired t-test over seeds does not tell it from the best ({level}). Marks compare all "
+        f"{table.down}s of the suite, shown or not."
     )
     if table.baseline is not None:
         text += (
             f" + better, − worse than {table.baseline}: paired t-test, {level} after Holm's "
-            "correction for the rows of the column."
+            f"correction for the {table.down}s."
         )
     if min(counts, default=0) < statistics.FEWEST:
         text += f" Fewer than {statistics.FEWEST} seeds are not tested."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,12 +88,25 @@ def table(
         down=down,
         columns=columns,
         blocks=blocks,
-        baseline=_find_baseline(suite, down, [name for block in blocks for name, _ in block.rows]),
+        baseline="none" if down == "calibrator" else suite.baseline,
         parts=tuple(parts),
         method=names[0] if down == "calibrator" else None,
         chosen=list_lines(results, names),
         more=_list_not_shown(results, names, chosen, after, parts) if more else (),
     )
+
+
+def choose_error(suite: Suite) -> str:
+    """Return the calibration error that a suite's page decides by.
+
+    It is ``ece`` if the suite shows it, else the suite's first metric with "ece" in its name, or
+    else ``ece`` again, which every run has.
+    """
+    shown = [check_metric(metric) for metric in suite.metrics or METRICS]
+    if "ece" in shown:
+        return "ece"
+    errors = (name for name in shown if "ece" in parts_of(name)[0])
+    return next((name for name in errors if higher_is_better(name) is False), "ece")
 
 
 class _ColumnRequest(NamedTuple):
@@ -154,25 +168,25 @@ def _by_method(
         for part in parts
     ]
     values = {place: place.values(results) for place in asked}
+    methods = results.suite.methods  # marks compare all of them, whichever are shown
     plain = "none" in after
     kept = [
         place
         for place in asked
         if place.calibrator == "none" or place.has_figures(results, beside=plain)
     ]
-    baseline = _find_baseline(results.suite, "method", names)
     rows: dict[Cell, dict[str, list[Entry]]] = {}
     for place in kept:
         for cell in results.cells:
             column = {
                 name: values[place].get((cell, name), {})
-                for name in names
+                for name in methods
                 if (cell, name) in results.planned
             }
             planned = {name: results.planned[cell, name] for name in column}
             marks = {name: _find_published(results, cell, name, place) for name in column}
-            entries = _make_entries(column, planned, place.metric, baseline, marks)
-            for name in column:
+            entries = _make_entries(column, planned, place.metric, results.suite.baseline, marks)
+            for name in filter(column.__contains__, names):
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
     return _assemble(results, kept, rows, "method", several=len(parts) > 1)
 
@@ -184,16 +198,22 @@ def _by_calibrator(
     asked = [_ColumnRequest(metric, "none", part) for metric in metrics for part in parts]
     rows: dict[Cell, dict[str, list[Entry]]] = {}
     for place in asked:
-        each = {name: place._replace(calibrator=name) for name in after}
+        own = dict.fromkeys(["none", *results.own_calibrators])
+        each = {name: place._replace(calibrator=name) for name in (*own, *after)}
         values = {name: cell_place.values(results) for name, cell_place in each.items()}
         for cell in results.cells:
-            column = {name: values[name].get((cell, method), {}) for name in after}
-            planned = dict.fromkeys(after, results.planned.get((cell, method), 0))
+            column = {name: values[name].get((cell, method), {}) for name in each}
+            planned = dict.fromkeys(each, results.planned.get((cell, method), 0))
             marks = {
                 name: _find_published(results, cell, method, cell_place)
                 for name, cell_place in each.items()
             }
-            entries = _make_entries(column, planned, place.metric, "none", marks)
+            compared = {name: column[name] for name in own}
+            entries = _make_entries(compared, planned, place.metric, "none", marks)
+            for name in each.keys() - own:  # of another suite: compared with the suite's own
+                extended = {**compared, name: column[name]}
+                entry = _make_entries(extended, planned, place.metric, "none", marks)[name]
+                entries[name] = replace(entry, best=False)
             for name in after:
                 rows.setdefault(cell, {}).setdefault(name, []).append(entries[name])
     return _assemble(results, asked, rows, "calibrator", several=len(parts) > 1)
@@ -246,7 +266,11 @@ def _make_entries(
     baseline: str | None,
     marks: dict[str, Published | None],
 ) -> dict[str, Entry]:
-    """Make the entries of a cell's column: best, tied, and tests against the baseline."""
+    """Make the entries of a cell's column: best, tied, and tests against the baseline.
+
+    ``column`` holds every row that is compared, not only those shown, so that no mark depends on
+    which rows a reader asked for.
+    """
     higher = higher_is_better(metric)
     best: str | None = None
     tied: set[str] = set()
@@ -318,11 +342,6 @@ def _check_measured(results: Results, after: Iterable[str], parts: Iterable[str]
             name_there.partition("@")[0] for name_there in there if name_there != "run"
         )
         raise no_such("part that was measured", ", ".join(asked), kinds)
-
-
-def _find_baseline(suite: Suite, down: str, names: Sequence[str]) -> str | None:
-    wanted = "none" if down == "calibrator" else suite.baseline
-    return wanted if wanted in names else None
 
 
 def _as_list(given: str | Iterable[str] | None, usual: Iterable[str]) -> list[str]:
