@@ -226,7 +226,7 @@ def _name_points(
     axes: Axes, by_method: Mapping[str, Sequence[Point]], colours: Mapping[str, str], scale: float
 ) -> None:
     """Write the methods beside their first marks, where no other name stands."""
-    axes.figure.canvas.draw()  # type: ignore[attr-defined]  # fixes the transform
+    axes.figure.canvas.draw()  # fixes the transform
     to_pixels = axes.transData.transform
     marks = [
         to_pixels((scale * point.error.mean, 100 * point.accuracy.mean))
@@ -236,7 +236,7 @@ def _name_points(
     taken: list[tuple[float, float, float, float]] = [
         (x - 5, y - 5, x + 5, y + 5) for x, y in marks
     ]
-    per_point = axes.figure.dpi / 72  # type: ignore[union-attr]
+    per_point = axes.figure.dpi / 72
     every = len(by_method) <= NAMED
     for method in sorted(by_method, key=lambda name: name not in colours):
         if method not in colours and not every:

@@ -192,32 +192,32 @@ def diagrams(results: Results, *, calibrator: str = "none") -> dict[Cell, list[D
 
     Runs made before version 0.2 have none.
     """
-    names = ("rows", "confidence", "accuracy")
     rows = results.rows
     rows = rows[
         rows["part"].astype(str).str.startswith("reliability@")
         & (rows["calibrator"] == results.find_calibrator(calibrator))
-        & rows["metric"].isin(names)
+        & rows["metric"].isin(("rows", "confidence", "accuracy"))
     ]
     pooled: dict[tuple[Cell, str], dict[int, list[float]]] = {}
     for (key, part), group in rows.groupby(["key", "part"], observed=True, sort=True):
         values = dict(zip(group["metric"], group["value"], strict=True))
-        count, confidence, accuracy = (float(values[name]) for name in names)
+        count = float(values["rows"])
+        amounts = (count, count * float(values["confidence"]), count * float(values["accuracy"]))
         place = int(str(part).partition("@")[2])
         for method, cell, _ in results.plan[str(key)]:
             sums = pooled.setdefault((cell, method), {}).setdefault(place, [0.0, 0.0, 0.0])
-            for at, amount in enumerate((count, count * confidence, count * accuracy)):
+            for at, amount in enumerate(amounts):
                 sums[at] += amount
     by_cell: dict[Cell, list[Diagram]] = {}
     for cell, method in results.planned:  # in the order of the suite
         if bins := pooled.get((cell, method)):
-            sums = [bins[place] for place in sorted(bins)]
+            ordered = [bins[place] for place in sorted(bins)]
             by_cell.setdefault(cell, []).append(
                 Diagram(
                     method,
-                    [count for count, _, _ in sums],
-                    [confidence / count for count, confidence, _ in sums],
-                    [correct / count for count, _, correct in sums],
+                    [each[0] for each in ordered],
+                    [each[1] / each[0] for each in ordered],
+                    [each[2] / each[0] for each in ordered],
                 )
             )
     return by_cell
