@@ -32,7 +32,7 @@ PACKAGES = (
     ("calibrant.calibrators", "Repair"),
     ("calibrant.metrics", "Metrics by name"),
     ("calibrant.losses", "Losses by name"),
-    ("calibrant.decide", "Decisions, sets and changed priors"),
+    ("calibrant.decisions", "Decisions, sets and changed priors"),
     ("calibrant.monitor", "Watching a stream of predictions"),
     ("calibrant.report", "Pages and pictures"),
     ("calibrant.training", "Training"),

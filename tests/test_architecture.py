@@ -26,9 +26,9 @@ ARROWS: dict[str, set[str]] = {
     "calibrators": {*LEAVES, "losses", "metrics", "predictions"},
 }
 ARROWS["training"] = set(ARROWS) - {"evaluation"}
-for acting_room in ("decide", "monitor"):
+for acting_room in ("decisions", "monitor"):
     ARROWS[acting_room] = {*LEAVES, "metrics", "predictions", "evaluation", "calibrators"}
-ARROWS["report"] = {"core", "evaluation", "predictions", "decide", "monitor"}
+ARROWS["report"] = {"core", "evaluation", "predictions", "decisions", "monitor"}
 for user_room in ("integrations", "demo"):
     ARROWS[user_room] = set(ARROWS) - {"integrations"}
 ARROWS["bench"] = set(ARROWS) - {"integrations", "demo"}

@@ -52,6 +52,7 @@ _HOME = {
 _ROOMS = (
     "calibrators",
     "data",
+    "decisions",
     "evaluation",
     "losses",
     "metrics",
