@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 
 if TYPE_CHECKING:
-    from calibrant.calibrators import attach, calibrate, load
+    from calibrant.calibrators import attach, calibrate
     from calibrant.core.errors import InputError
+    from calibrant.decisions import decide, load
     from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
     from calibrant.monitor import Monitor
     from calibrant.predictions import Predictions
@@ -32,6 +33,7 @@ __all__ = [
     "bootstrap_interval",
     "calibrate",
     "compare",
+    "decide",
     "evaluate",
     "load",
 ]
@@ -46,8 +48,9 @@ _HOME = {
     "bootstrap_interval": "calibrant.evaluation",
     "calibrate": "calibrant.calibrators",
     "compare": "calibrant.evaluation",
+    "decide": "calibrant.decisions",
     "evaluate": "calibrant.evaluation",
-    "load": "calibrant.calibrators",
+    "load": "calibrant.decisions",
 }
 _ROOMS = (
     "calibrators",

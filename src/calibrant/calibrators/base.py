@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant.calibrators.fitted_rows import FittedRows, describe_rows
 from calibrant.core.errors import InputError, first
 from calibrant.core.registry import resolve
 from calibrant.functional.arrays import Array, row_slices, rows_per_block, to_tensor
@@ -74,6 +75,7 @@ class Calibrator(nn.Module):
         self.summary_: dict[str, Any] = {}
         self.class_names_: tuple[str, ...] | None = None
         self.choice_: Any = None  # why `calibrate` chose it
+        self.fitted_rows_: FittedRows | None = None  # decide refuses these rows
         self.for_events_ = False  # whether it was fitted on events: num_classes_ is then 1
         self.register_buffer("num_classes_", torch.zeros((), dtype=torch.int64))
 
@@ -147,6 +149,7 @@ class Calibrator(nn.Module):
         except BaseException:
             self._set_width(torch.zeros_like(self.num_classes_))  # an interrupted fit is no fit
             raise
+        self.fitted_rows_ = describe_rows(scores)
         start = {"nll_before": float(nll), "accuracy_before": float(accuracy)}
         self.summary_ = {"rows": len(labels), "classes": int(self.num_classes_)}
         if for_events:

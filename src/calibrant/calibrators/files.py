@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant._version import __version__
 from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.fitted_rows import FittedRows
 from calibrant.calibrators.methods.by_label import ByLabel
 from calibrant.calibrators.registry import CALIBRATORS, get
 from calibrant.core.errors import InputError, first
@@ -35,6 +36,7 @@ from calibrant.predictions.files import check_file, explain_read_errors
 
 FORMAT = 2  # raised when older versions cannot read new files
 CLASSES_FORMAT = 1  # of calibrators of classes, which older versions read
+RULE_FORMAT = 3  # of rules, with their calibrator
 ENDING = ".safetensors"
 _KEY = "calibrant.calibrator"  # key in the metadata of the file
 _NOT_FINITE = "$float"  # JSON has no infinity and no NaN
@@ -54,18 +56,38 @@ def save(
         path: The file, ending in ``.safetensors``.
         class_names: The names of the classes. Default: None (those known from the fit).
     """
-    from safetensors.torch import save_file
+    target = check_target(path, "a calibrator")
+    header = make_header(calibrator, class_names)
+    write_tensors(target, header, gather_tensors(calibrator))
+    return target
 
+
+def check_target(path: str | os.PathLike[str], what: str) -> Path:
+    """Return the file to write; raise an error if it cannot be one.
+
+    Args:
+        path: The file.
+        what: What is written, such as ``a calibrator``.
+    """
     target = Path(path)
     if target.suffix.lower() != ENDING:
         raise InputError(
-            f"{target}: a calibrator is saved as {ENDING}, found the ending "
-            f"{target.suffix or '(none)'!r}"
+            f"{target}: {what} is saved as {ENDING}, found the ending {target.suffix or '(none)'!r}"
         )
     if target.is_dir():
         raise InputError(f"{target}: is a directory")
     if not target.parent.is_dir():
         raise InputError(f"{target}: the folder {target.parent} does not exist")
+    return target
+
+
+def make_header(calibrator: Calibrator, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return what a file says of a fitted calibrator beside its tensors.
+
+    Args:
+        calibrator: The calibrator.
+        class_names: The names of the classes. Default: None (those known from the fit).
+    """
     if not calibrator.is_fitted:
         raise InputError(f"{calibrator.name} is not fitted: call fit before save")
     _check_registered(calibrator)
@@ -86,18 +108,35 @@ def save(
         "class_names": as_class_names(names, _count_names(calibrator, names)),
         "summary": calibrator.summary_,
     }
+    if calibrator.fitted_rows_ is not None:
+        header["fitted_rows"] = calibrator.fitted_rows_.to_dict()
     owner = _name_owner(calibrator.name)
     if owner is not None:
         header["plugin"] = owner
-    # Tensors in a file may not share memory; clones never do.
-    tensors = {
+    return header
+
+
+def gather_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's tensors as a file holds them: clones, which never share memory."""
+    return {
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for key, value in calibrator.state_dict().items()
+        for key, value in module.state_dict().items()
     }
-    header["digest"] = compute_digest(_to_text(header), tensors)
+
+
+def write_tensors(target: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write a header, its digest and tensors, whole or not at all.
+
+    Args:
+        target: The file.
+        header: What to write beside the tensors; it must fit JSON.
+        tensors: The tensors by name.
+    """
+    from safetensors.torch import save_file
+
+    header = {**header, "digest": compute_digest(_to_text(header), tensors)}
     with replace_file(target) as temporary:
         save_file(tensors, temporary, metadata={_KEY: _to_text(header)})
-    return target
 
 
 def compute_digest(text: str, tensors: dict[str, Tensor]) -> str:
@@ -152,19 +191,41 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     """
     file = check_file(path, (ENDING,))
     with explain_read_errors(file):
-        header, tensors = _read(file)
-        _check_options(header["method"], header["options"])
-        calibrator = _make(header["method"], header["options"])
-        _check_tensors(calibrator, tensors)
-        calibrator.load_state_dict(tensors)
-        _check_output(calibrator)
-        calibrator.summary_ = header["summary"]
-        names = header["class_names"]
-        calibrator.class_names_ = as_class_names(names, _count_names(calibrator, names))
+        header, tensors = read_tensors(file)
+        if "rule" in header:
+            raise InputError(
+                "holds a rule made by `decide` or `sets`, not a calibrator: load it with "
+                "calibrant.load, apply it with `calibrant apply`"
+            )
+        return restore(header, tensors)
+
+
+def restore(header: dict[str, Any], tensors: dict[str, Tensor]) -> Calibrator:
+    """Make a calibrator from what `make_header` and `gather_tensors` gave.
+
+    Args:
+        header: The header.
+        tensors: The tensors.
+    """
+    _check_header(header)
+    _check_options(header["method"], header["options"])
+    calibrator = _make(header["method"], header["options"])
+    _check_tensors(calibrator, tensors)
+    calibrator.load_state_dict(tensors)
+    _check_output(calibrator)
+    calibrator.summary_ = header["summary"]
+    calibrator.fitted_rows_ = FittedRows.from_dict(header.get("fitted_rows"))
+    names = header["class_names"]
+    calibrator.class_names_ = as_class_names(names, _count_names(calibrator, names))
     return calibrator
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_tensors(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read the header and the tensors of a file that `write_tensors` wrote.
+
+    Args:
+        file: The file.
+    """
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as opened:
@@ -177,12 +238,15 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             )
         tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
         header = _from_text(metadata[_KEY])
+        if "rule" not in header:
+            _check_header(header)
         if "digest" in header:  # older files have none
             rest = json.loads(metadata[_KEY])
             if rest.pop("digest") != compute_digest(json.dumps(rest), tensors):
+                what = "rule" if "rule" in header else "calibrator"
                 raise InputError(
                     "damaged: its contents do not have the digest that was written with them: save "
-                    "the calibrator again"
+                    f"the {what} again"
                 )
     return header, tensors
 
@@ -194,11 +258,17 @@ def _from_text(text: str) -> dict[str, Any]:
     number = header.get("format")
     if type(number) is not int or number < 1:
         raise InputError(f"damaged: its format should be a positive number, found {number!r:.80}")
-    if number > FORMAT:
+    most = RULE_FORMAT if "rule" in header else FORMAT
+    if number > most:
         raise InputError(
             f"written in format {number} by calibrant {header.get('version', '(unknown)')!s:.40}; "
-            f"this is calibrant {__version__}, which reads up to format {FORMAT}: upgrade calibrant"
+            f"this is calibrant {__version__}, which reads up to format {most}: upgrade calibrant"
         )
+    return header
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    """Raise an error unless a header can be that of a calibrator that is known here."""
     wanted = {"method": str, "options": dict, "summary": dict, "class_names": (list, type(None))}
     for key, kind in wanted.items():
         if not isinstance(header.get(key), kind):  # type: ignore[arg-type]
@@ -216,7 +286,6 @@ def _from_text(text: str) -> dict[str, Any]:
             f"its method is {header['method']!r:.80}, which calibrant {__version__} does not have; "
             f"it was written by calibrant {written}"
         )
-    return header
 
 
 def _to_text(header: dict[str, Any]) -> str:
@@ -250,7 +319,7 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if name not in known:
             raise InputError(f"{method} has no option {name!r:.80}, only {first(known, 20)}")
-        if not _fits_hint(value, hints.get(name, Any)):
+        if not fits_hint(value, hints.get(name, Any)):
             raise InputError(f"the option {name} of {method} cannot be {value!r:.80}")
     for member in options.get("members", ()) if method == ByLabel.name else ():
         part = member.get("method") if isinstance(member, dict) else None
@@ -259,11 +328,11 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
         _check_options(part, {key: member[key] for key in member if key != "method"})
 
 
-def _fits_hint(value: Any, hint: Any) -> bool:
+def fits_hint(value: Any, hint: Any) -> bool:
     """Return whether a JSON value fits a type hint."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits_hint(value, part) for part in parts)
+        return any(fits_hint(value, part) for part in parts)
     if origin is typing.Literal:
         return any(type(value) is type(part) and value == part for part in parts)
     if origin is not None:
@@ -271,7 +340,7 @@ def _fits_hint(value: Any, hint: Any) -> bool:
             return isinstance(value, dict)
         items = [part for part in parts if part is not Ellipsis]
         return isinstance(value, list) and (
-            len(items) != 1 or all(_fits_hint(item, items[0]) for item in value)
+            len(items) != 1 or all(fits_hint(item, items[0]) for item in value)
         )
     if hint is Any or hint is object:
         return True
