@@ -29,7 +29,7 @@ test-all: lint types
 
 # With the real libraries: Lightning, transformers, MLflow, TensorBoard, polars.
 test-integrations: $(VENV)/.integrations
-	$(VENV)/bin/python -m pytest tests/integrations
+	$(VENV)/bin/python -m pytest tests/integrations tests/docs/test_examples.py tests/docs/test_pages.py
 
 # The site is built from stored outputs, without importing the package; MKDOCS=mkdocs builds it with Material.
 MKDOCS ?= zensical

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 
 def data(train_rows: int = 300) -> tuple[TensorDataset, TensorDataset]:
@@ -19,7 +19,9 @@ def data(train_rows: int = 300) -> tuple[TensorDataset, TensorDataset]:
     )
 
 
-def batches(rows: TensorDataset, *, shuffle: bool = True) -> DataLoader[tuple[Tensor, ...]]:
+def batches(
+    rows: Dataset[tuple[Tensor, ...]], *, shuffle: bool = True
+) -> DataLoader[tuple[Tensor, ...]]:
     """Return batches of 50, in the same shuffled order every time."""
     order = torch.Generator().manual_seed(0)
     return DataLoader(rows, batch_size=50, shuffle=shuffle, generator=order)

@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 WITHOUT = ("suites", "extend", "decisions")
 FOLDERS = (".", "start", "guides", "explanation")
 BLOCK = re.compile(
-    r"^(<!-- (?:not run: .+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$", flags=re.M | re.S
+    r"^(<!-- (?:not run: [^\n]+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$", flags=re.M | re.S
 )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calibrant.core.errors import InputError, first
 from calibrant.core.progress import progress_bar
 
-_TARGET_KEYS = ("label", "labels", "target", "targets")
+TARGET_KEYS = ("label", "labels", "target", "targets")
 
 
 def collect(
@@ -36,17 +36,17 @@ def collect(
     if not callable(model):
         raise InputError(f"model must be callable, found {type(model).__name__}")
     expected = _expected_rows(loader)
-    all_scores, all_labels = _RowBuffer("outputs", expected), _RowBuffer("labels", expected)
+    all_scores, all_labels = RowBuffer("outputs", expected), RowBuffer("labels", expected)
     with ExitStack() as stack:
         place = stack.enter_context(_place_model(model, device))
-        stack.enter_context(_set_evaluation_mode(model))
+        stack.enter_context(set_evaluation_mode(model))
         advance = stack.enter_context(
             progress_bar("Predicting", _count_batches(loader), shown=progress)
         )
         for batch in loader:
-            inputs, target = _split_batch(batch)
+            inputs, target = split_batch(batch)
             with torch.inference_mode():
-                scores = _find_scores(_call(model, _move(inputs, place)), outputs)
+                scores = find_scores(call_model(model, move_inputs(inputs, place)), outputs)
             labels = torch.as_tensor(target)
             if scores.ndim == 2 and scores.shape[1] == 1:
                 scores = scores.squeeze(1)
@@ -63,7 +63,7 @@ def collect(
     return all_scores.result(), all_labels.result()
 
 
-class _RowBuffer:
+class RowBuffer:
     """Rows gathered into one buffer, which is never copied if their number is known.
 
     The system does not allocate memory that is never written, so the guess may be generous.
@@ -117,7 +117,7 @@ def _expected_rows(loader: Iterable[Any]) -> int | None:
 
 
 @contextmanager
-def _set_evaluation_mode(model: Any) -> Iterator[None]:
+def set_evaluation_mode(model: Any) -> Iterator[None]:
     """Set evaluation mode, then restore every submodule's own mode."""
     if not isinstance(model, nn.Module):
         yield
@@ -161,12 +161,12 @@ def _place_model(model: Any, device: str | torch.device | None) -> Iterator[torc
         model.to(homes[0])
 
 
-def _split_batch(batch: Any) -> tuple[Any, Any]:
+def split_batch(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, Mapping):
-        keys = [key for key in _TARGET_KEYS if key in batch]
+        keys = [key for key in TARGET_KEYS if key in batch]
         if len(keys) != 1:
             raise InputError(
-                f"a batch must have its labels under one of {', '.join(_TARGET_KEYS)}; "
+                f"a batch must have its labels under one of {', '.join(TARGET_KEYS)}; "
                 f"found keys {first(map(repr, batch), 12)}"
             )
         return {key: value for key, value in batch.items() if key != keys[0]}, batch[keys[0]]
@@ -179,21 +179,21 @@ def _split_batch(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def _move(value: Any, device: torch.device | None) -> Any:
+def move_inputs(value: Any, device: torch.device | None) -> Any:
     if device is None:
         return value
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
-        return {key: _move(item, device) for key, item in value.items()}
+        return {key: move_inputs(item, device) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_move(item, device) for item in value))
+        return type(value)(*(move_inputs(item, device) for item in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(_move(item, device) for item in value)
+        return type(value)(move_inputs(item, device) for item in value)
     return value
 
 
-def _call(model: Callable[..., Any], inputs: Any) -> Any:
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
     """Call the model with a dict's items by name if it knows the names, else with the only item."""
     if not isinstance(inputs, dict):
         return model(inputs)
@@ -212,7 +212,7 @@ def _call(model: Callable[..., Any], inputs: Any) -> Any:
     )
 
 
-def _find_scores(output: Any, kind: str) -> Tensor:
+def find_scores(output: Any, kind: str) -> Tensor:
     names = ("probs", "probabilities", "out") if kind == "probs" else ("logits", "out")
     if isinstance(output, Tensor):
         return output
