@@ -117,7 +117,7 @@ def compute_epoch_seconds(store: Store) -> dict[tuple[str, ...], float]:
     times: dict[tuple[str, ...], list[float]] = {}
     for row in rows.itertuples():
         settings = json.loads(str(row.config))
-        each = float(row.value) / int(settings["epochs"])
+        each = float(str(row.value)) / int(settings["epochs"])
         for group in _list_groups(settings):
             times.setdefault(group, []).append(each)
     return {key: sum(values) / len(values) for key, values in times.items()}
@@ -150,7 +150,9 @@ def run_seconds(frame: pd.DataFrame) -> pd.DataFrame:
     written = pd.to_datetime(rows["written"], utc=True, format="ISO8601")
     ends = (written - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
     machines = rows["machine"].astype(str).tolist()
-    return rows.assign(value=share_time(ends.to_numpy(), rows["value"].to_numpy(), machines))
+    seconds = np.asarray(rows["value"], dtype=np.float64)
+    shared = share_time(np.asarray(ends, dtype=np.float64), seconds, machines)
+    return rows.assign(value=shared)
 
 
 def _list_groups(settings: dict[str, Any]) -> list[tuple[str, ...]]:

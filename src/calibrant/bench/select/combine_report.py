@@ -99,7 +99,7 @@ def describe_choice(rows: pd.DataFrame, rivals: str = "") -> str:
         return f"No method of {rivals} was run under this protocol to compare with."
     if not rivals:
         others = rows[rows["who"] == PLAIN]
-    best = others.loc[others["ece"].idxmin()]
+    best = others.iloc[int(others["ece"].argmin())]
     where = "below" if chosen["ece"] < best["ece"] else "not below"
     text = f"Chosen: {_describe_row(chosen)}. The ECE of the choice, {chosen['ece']:.2%}, is "
     text += f"{where} that "

@@ -134,7 +134,7 @@ def _by_part(
     for row in rows[rows["part"].isin(places)].itertuples():
         for method, cell, seed in results.plan[str(row.key)]:
             line = lines.setdefault((cell, method), {}).setdefault(places[str(row.part)], {})
-            line.setdefault(seed, []).append(float(row.value))
+            line.setdefault(seed, []).append(float(str(row.value)))
     by_cell: dict[Cell, list[Series]] = {}
     for (cell, method), by_place in lines.items():
         means = {
