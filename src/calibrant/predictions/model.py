@@ -75,6 +75,7 @@ class RowBuffer:
         self.count = 0
 
     def add(self, rows: Tensor) -> None:
+        """Copy rows to the CPU, after those before."""
         # A tensor made in inference mode could not be used to fit a calibrator.
         with torch.inference_mode(False), torch.no_grad():
             if self._buffer is None:
@@ -97,6 +98,7 @@ class RowBuffer:
             self.count = stop
 
     def result(self) -> Tensor:
+        """Return all rows."""
         assert self._buffer is not None
         with torch.inference_mode(False):
             return self._buffer[: self.count]
@@ -162,6 +164,7 @@ def _place_model(model: Any, device: str | torch.device | None) -> Iterator[torc
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Return the input and the target of a batch."""
     if isinstance(batch, Mapping):
         keys = [key for key in TARGET_KEYS if key in batch]
         if len(keys) != 1:
@@ -180,6 +183,7 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
 
 
 def move_inputs(value: Any, device: torch.device | None) -> Any:
+    """Move every tensor of a batch's inputs to the device."""
     if device is None:
         return value
     if isinstance(value, Tensor):
@@ -213,6 +217,7 @@ def call_model(model: Callable[..., Any], inputs: Any) -> Any:
 
 
 def find_scores(output: Any, kind: str) -> Tensor:
+    """Return the tensor of ``"logits"`` or ``"probs"`` in the output of a model."""
     names = ("probs", "probabilities", "out") if kind == "probs" else ("logits", "out")
     if isinstance(output, Tensor):
         return output
