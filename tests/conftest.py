@@ -41,6 +41,12 @@ def data_folder() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path_factory, monkeypatch):
+    """Keep what commands remember out of the user's own folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "settings"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
     """A test that leaves gradients switched off is named, and others do not fail for it."""

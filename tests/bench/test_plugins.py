@@ -457,7 +457,8 @@ def test_the_commands_go_on_where_they_were_in_other_processes(folder, tmp_path)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
-    command("run", str(folder / "own.yaml"), "-o", str(out), "--quiet", "--on", "pool")
+    allowed = ("--allow-plugins", "--quiet", "--on", "pool")
+    command("run", str(folder / "own.yaml"), "-o", str(out), *allowed)
     assert json.loads(command("status", str(out), "--json"))["done"] == 2
     assert "mean_gap" in command("table", str(out))
 
@@ -709,7 +710,7 @@ def test_combinations_of_a_loss_of_ones_own(folder, tmp_path):
     run_suite(Suite.read(folder / "own.yaml"), out)
     run_suite(Suite.parse(PLAIN.replace("name: own", "name: plain")), out)  # the last has none
     forget_plugins()
-    said = CliRunner().invoke(app, ["bench", "combine", str(out)])
+    said = CliRunner().invoke(app, ["bench", "combine", str(out), "--allow-plugins"])
     assert said.exit_code == 0, said.output
     assert "mean_gap" in said.output or "cross_entropy" in said.output
 
@@ -727,7 +728,7 @@ def test_results_of_others_bring_no_code_along(folder, tmp_path):
     from calibrant.cli import app
 
     said = CliRunner().invoke(
-        app, ["bench", "table", str(into), "--suite", str(folder / "own.yaml")]
+        app, ["bench", "table", str(into), "--suite", str(folder / "own.yaml"), "--allow-plugins"]
     )
     assert "mean_gap" in said.output
     run_suite(Suite.parse(PLAIN), tmp_path / "plain")
@@ -735,3 +736,32 @@ def test_results_of_others_bring_no_code_along(folder, tmp_path):
         warnings.simplefilter("error")
         merge([tmp_path / "plain"], tmp_path / "other")
     assert (tmp_path / "other" / "suite.yaml").is_file()
+
+
+def test_plugins_of_a_suite_run_once_they_are_allowed(folder, tmp_path, monkeypatch):
+    from calibrant.cli import app
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    sign = tmp_path / "ran"
+    path, code = folder / "own.yaml", folder / "my_methods.py"
+    code.write_text(f"open({str(sign)!r}, 'a').write('x')\n{code.read_text()}")
+
+    def ask_status(*options):
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        return CliRunner().invoke(
+            app, ["bench", "status", str(out), "--suite", str(path), *options]
+        )
+
+    refused = ask_status()
+    assert refused.exit_code == 2
+    assert "which are code" in refused.output
+    assert "--allow-plugins" in refused.output
+    assert not sign.exists()
+    assert ask_status("--allow-plugins").exit_code == 0
+    assert sign.exists()
+    forget_plugins()
+    assert ask_status().exit_code == 0  # remembered
+    code.write_text(f"# edited\n{code.read_text()}")
+    forget_plugins()
+    assert ask_status().exit_code == 2  # another source is another plugin

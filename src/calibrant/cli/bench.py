@@ -10,8 +10,9 @@ import typer
 
 from calibrant.cli.bench_progress import report_end, show_progress
 from calibrant.cli.console import command, make_console
-from calibrant.cli.options import AsJson, Quiet
-from calibrant.core.errors import InputError
+from calibrant.cli.options import AllowPlugins, AsJson, Quiet
+from calibrant.cli.plugin_consent import make_approval
+from calibrant.core.errors import InputError, shorten, show
 
 if TYPE_CHECKING:
     from calibrant.bench import Suite
@@ -91,13 +92,15 @@ def run_command(
     compiled: Annotated[
         bool, Flag("--compile", help="Compile networks and losses; faster on a GPU.")
     ] = False,
+    allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the missing runs of a suite."""
     from calibrant.bench import Suite, run_suite
 
-    suite_read = Suite.read(suite)
+    approve = make_approval(allow_plugins)
+    suite_read = Suite.read(suite, approve=approve)
     with show_progress(quiet=quiet, as_json=as_json) as tell:
         summary = run_suite(
             suite_read,
@@ -108,7 +111,7 @@ def run_command(
             limit_minutes=limit_minutes,
             only=only,
             seeds=_parse_seeds(seeds),
-            beside=[Suite.read(name) for name in beside or ()],
+            beside=[Suite.read(name, approve=approve) for name in beside or ()],
             retry=retry,
             machine={
                 "data_folder": data_folder,
@@ -127,12 +130,13 @@ def status_command(
     suite: SuiteFile = None,
     only: Only = None,
     seeds: Seeds = None,
+    allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how many runs are done, running, failed and waiting, and the time left."""
     from calibrant.bench.run.status import status
 
-    whole = _read_suite(out, suite)
+    whole = _read_suite(out, suite, allow_plugins)
     tuned = with_choices(whole, out)
     state = status([spec for _, spec in tuned.chosen(only, _parse_seeds(seeds))], out)
     untuned = len(whole.specs) - len(tuned.specs)
@@ -191,6 +195,7 @@ def table_command(
     output: Annotated[
         Path | None, Flag("--output", "-o", help="Output file. Default: print.", metavar="FILE")
     ] = None,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Show a table of results: means with standard errors, beside the published figures."""
     from calibrant.bench import Store
@@ -199,7 +204,7 @@ def table_command(
     forms = ("markdown", "latex", "csv", "html")
     if form not in forms:
         raise InputError(f"--format is one of {', '.join(forms)}, found {form!r}")
-    tuned = with_choices(_read_suite(out, suite), out)
+    tuned = with_choices(_read_suite(out, suite, allow_plugins), out)
     if down == "calibrator" and len(names := method or tuned.methods) != 1:
         raise InputError(
             "a table of calibrators needs a single method: name it with --method "
@@ -249,13 +254,14 @@ def report_command(
             metavar="NAME",
         ),
     ] = None,
+    allow_plugins: AllowPlugins = False,
     quiet: Quiet = False,
 ) -> None:
     """Write an HTML page of a suite's results: which method is best, tables and pictures."""
     from calibrant.bench import Store, write_page
     from calibrant.bench.tables.gallery import gallery
 
-    tuned = with_choices(_read_suite(out, suite), out)
+    tuned = with_choices(_read_suite(out, suite, allow_plugins), out)
     frame = Store(find_store(out)).frame()
     drawn = gallery(tuned, frame)
     path = write_page(tuned, frame, output or out / "report.html", pictures=drawn, error=error)
@@ -291,7 +297,7 @@ def list_command(
     make_console().print(shown)
 
 
-def _read_suite(out: Path, named: str | None) -> Suite:
+def _read_suite(out: Path, named: str | None, allow_plugins: bool) -> Suite:
     from calibrant.bench import Suite
 
     path = out / "suite.yaml"
@@ -299,7 +305,10 @@ def _read_suite(out: Path, named: str | None) -> Suite:
         raise InputError(f"{out}: no such folder; `calibrant bench run SUITE -o {out}` makes one")
     if named is None and not path.is_file():
         raise InputError(f"{out} does not name its suite: add --suite")
-    return Suite.read(path) if named is None else Suite.read(named, out)
+    approve = make_approval(allow_plugins)
+    if named is None:
+        return Suite.read(path, approve=approve)
+    return Suite.read(named, out, approve=approve)
 
 
 def with_choices(suite: Suite, out: Path) -> Suite:
@@ -324,10 +333,19 @@ def _parse_seeds(text: str | None) -> list[int] | None:
     seeds: list[int] = []
     for part in text.split(","):
         first, sign, last = part.strip().partition("-")
-        if not first.isdigit() or (sign and not last.isdigit()):
-            raise InputError(f"--seeds takes whole numbers, as in 0,2 or 0-4, found {text!r}")
-        seeds += range(int(first), int(last or first) + 1)
+        if sign and not last:
+            raise InputError(f"--seeds takes whole numbers, as in 0,2 or 0-4, found {show(text)}")
+        numbers = range(_parse_seed(first, text), _parse_seed(last or first, text) + 1)
+        if len(numbers) + len(seeds) > 100_000:
+            raise InputError(f"--seeds {shorten(text, 80)} are more than 100,000")
+        seeds += numbers
     return seeds
+
+
+def _parse_seed(text: str, whole: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InputError(f"--seeds takes whole numbers, as in 0,2 or 0-4, found {show(whole)}")
+    return int(text)
 
 
 def _format_time(seconds: float) -> str:

@@ -9,7 +9,8 @@ import typer
 
 from calibrant.cli.bench import Flag, Folder, bench, find_store
 from calibrant.cli.console import command
-from calibrant.cli.options import AsJson
+from calibrant.cli.options import AllowPlugins, AsJson
+from calibrant.cli.plugin_consent import make_approval
 from calibrant.core.errors import InputError
 
 
@@ -23,6 +24,7 @@ def combine_command(
             "--accuracy-lost", help="Validation accuracy that a combination may lose.", metavar="X"
         ),
     ] = 0.005,
+    allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the loss, recipe and calibrator with the lowest ECE, beside plain cross-entropy.
@@ -40,7 +42,7 @@ def combine_command(
     )
     from calibrant.bench.suite.plugins import load_from
 
-    load_from(out)  # results may name their losses
+    load_from(out, make_approval(allow_plugins))  # results may name their losses
     store = Store(find_store(out))
     paths = choose_combinations(out, accuracy_lost=accuracy_lost, store=store)
     if not paths:

@@ -13,10 +13,10 @@ import typer
 
 from calibrant.cli.console import command
 from calibrant.core.errors import InputError, first
-from calibrant.core.extras import require
 from calibrant.core.method_text import parse_value
 from calibrant.core.plugins import load_plugins
 from calibrant.core.progress import status
+from calibrant.core.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,6 +76,13 @@ def _load_plugins(names: list[str]) -> None:
     load_plugins(names)
 
 
+AllowPlugins = Annotated[
+    bool,
+    typer.Option(
+        "--allow-plugins",
+        help="Run the plugins that the suite names, which are code, and remember them.",
+    ),
+]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
@@ -248,11 +255,7 @@ def _parse_value(text: str, option: str) -> Any:
     try:
         return parse_value(text)
     except InputError:
-        yaml = require("yaml", extra="train", purpose=f"{option}={text}")
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise InputError(f"{option}: {text!r} is neither a Python nor a YAML value") from None
+        return parse_yaml(text, option, extra="train")
 
 
 def split_metrics(metric: list[str] | None) -> list[str]:

@@ -31,6 +31,11 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
 
 
+def show(value: object) -> str:
+    """Return how Python writes a value, in a bounded length."""
+    return shorten(repr(value), _LONGEST_ITEM)
+
+
 def first(items: Iterable[object], limit: int = 5) -> str:
     """Join the first few items as text: ``3, 17, 42, ...``."""
     shown: list[str] = []

@@ -12,11 +12,11 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from calibrant.core import registry
 from calibrant.core.errors import InputError
@@ -50,12 +50,16 @@ class Plugin:
         return asdict(self)
 
 
+Approve: TypeAlias = Callable[[Sequence[Plugin]], None]
 _Entries = Mapping[tuple[str, str], registry.Entry]
 _active: dict[tuple[str, str], tuple[Plugin, _Entries]] = {}  # by identity
 
 
 def load_plugins(
-    names: Iterable[Any], folder: Path = Path(), copies: Mapping[str, str] | None = None
+    names: Iterable[Any],
+    folder: Path = Path(),
+    copies: Mapping[str, str] | None = None,
+    approve: Approve | None = None,
 ) -> tuple[Plugin, ...]:
     """Load the plugins named, and run those that have not been run.
 
@@ -63,8 +67,12 @@ def load_plugins(
         names: Files (``my_methods.py``) or modules (``my_package.methods``).
         folder: The folder that relative paths start from.
         copies: Paths to read in place of files, by name.
+        approve: Called with the plugins before their code runs; it raises an error to refuse them.
+            Default: None, they are run.
     """
     plugins = tuple(_find(name, folder, copies or {}) for name in names)
+    if approve is not None and plugins:
+        approve(plugins)
     owners: dict[tuple[str, str], Plugin] = {}
     for plugin in plugins:
         _load(plugin)

@@ -10,9 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, show
 from calibrant.core.extras import require
 from calibrant.core.method_text import merge_options
+from calibrant.core.yaml_text import decode_text, parse_yaml
 
 CHOICES = {
     "optimizer": ("sgd", "adamw"),
@@ -190,11 +191,8 @@ class Config:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Config:
         """Read a config from a YAML file."""
-        yaml = require("yaml", extra="train", purpose="a settings file")
-        try:
-            settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise InputError(f"{path}: not YAML: {error}") from None
+        text = decode_text(Path(path).read_bytes(), str(path))
+        settings = parse_yaml(text, str(path), extra="train")
         if not isinstance(settings, dict):
             raise InputError(f"{path}: expected settings as `name: value` lines")
         return cls.of(settings)
@@ -243,11 +241,11 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         if isinstance(value, (list, tuple)) and all(type(entry) is int for entry in value):
             return tuple(value)
-        raise InputError(f"{name} must be a list of whole numbers, found {value!r}")
+        raise InputError(f"{name} must be a list of whole numbers, found {show(value)}")
     if get_origin(hint) is dict:
         if isinstance(value, dict):
             return dict(value)
-        raise InputError(f"{name} must be a mapping of options, found {value!r}")
+        raise InputError(f"{name} must be a mapping of options, found {show(value)}")
     if allowed and value is None:
         return None
     kind = allowed[0] if allowed else hint
@@ -261,4 +259,4 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             pass
     if type(value) is kind:
         return value
-    raise InputError(f"{name} must be {kind.__name__}, found {value!r}")
+    raise InputError(f"{name} must be {kind.__name__}, found {show(value)}")

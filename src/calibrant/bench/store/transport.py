@@ -20,6 +20,7 @@ from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench
 from calibrant.core.errors import InputError, shorten
 from calibrant.core.files import flush_folder, write_file
+from calibrant.core.yaml_text import decode_text
 from calibrant.predictions.limits import BoundedGzip, check_growth
 
 ENDINGS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
@@ -202,8 +203,8 @@ def _is_safe(suite: bytes) -> bool:
     from calibrant.bench.suite.schema import read_yaml
 
     try:
-        named = read_yaml(suite.decode(), _SUITE).get("plugins")
-    except (InputError, UnicodeDecodeError) as error:
+        named = read_yaml(decode_text(suite, _SUITE), _SUITE).get("plugins")
+    except InputError as error:
         warnings.warn(f"the merged suite cannot be read and is not copied: {error}", stacklevel=4)
         return False
     if named:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -22,10 +23,12 @@ from calibrant.bench.suite.schema import (
     check_settings,
 )
 from calibrant.bench.suite.spec import KEEPS, Spec
-from calibrant.core.errors import InputError, no_such
+from calibrant.core.errors import InputError, no_such, show
 from calibrant.core.method_text import merge_options
 from calibrant.core.registry import version
 from calibrant.training.config import Config
+
+_MOST_RUNS = 100_000
 
 
 def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
@@ -38,6 +41,11 @@ def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
         named = rule.condition.get("method", [])
         check_known(named if isinstance(named, list) else [named], methods, "method of this suite")
     shared = {name: getattr(file, name) for name in OF_A_RUN if name in file.model_fields_set}
+    grid = [values for name, values in file.grid.items() if name != "cases"]
+    lists = (file.seeds, methods, file.grid.get("cases", file.cases) or (), file.logits or ())
+    count = math.prod(max(1, len(each)) for each in (*grid, *lists) if hasattr(each, "__len__"))
+    if count > _MOST_RUNS:
+        raise InputError(f"the suite has {count:,} runs; {_MOST_RUNS:,} are allowed")
     cases = list(_list_cases(file))
     if len(file.seeds) > 1 and any(isinstance(case.get("logits"), tuple) for case in cases):
         raise InputError(
@@ -87,7 +95,7 @@ def _read_logits(entry: Any) -> dict[str, Any]:
     files = tuple(settings.pop(name, None) for name in names)
     if not all(isinstance(file, str) for file in files) or "test" in settings:
         raise InputError(
-            f"logits: each names a file, or `{{validation: FILE, test: FILE}}`, found {entry!r}"
+            f"logits: each names a file, or `{{validation: FILE, test: FILE}}`, found {show(entry)}"
         )
     check_known(settings, SETTABLE, "setting")
     data, _, model = PurePosixPath(files[-1]).stem.partition("-")
@@ -164,7 +172,7 @@ def _parse_after(entry: Any) -> tuple[str, str]:
         if options is None or isinstance(options, dict):
             stored = store_measurement(str(name), options or {})
             return str(name), canonical_json(add_sources(stored))
-    raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {entry!r}")
+    raise InputError(f"after: each is a name, or `name: {{option: value}}`, found {show(entry)}")
 
 
 @lru_cache(maxsize=1024)
@@ -214,5 +222,5 @@ def _as_list(value: Any, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise InputError(f"{where} is a list, found {value!r}")
+        raise InputError(f"{where} is a list, found {show(value)}")
     return value

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from calibrant.bench.suite.schema import read_yaml
 from calibrant.core.errors import InputError, no_such
+from calibrant.core.yaml_text import decode_text
 
 VARIABLE = "CALIBRANT_SUITES"  # folders of suites, separated as in PATH
 SHIPPED = Path(__file__).parent / "shipped"
@@ -27,7 +28,7 @@ def available(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
     suites: dict[str, str] = {}
     for each in search_path() if folder is None else [Path(folder)]:
         for path in sorted(each.glob("*.yaml")):
-            about = read_yaml(path.read_text(encoding="utf-8"), path.name).get("about", "")
+            about = read_yaml(decode_text(path.read_bytes(), path.name), path.name).get("about", "")
             suites.setdefault(path.stem, str(about))
     return suites
 

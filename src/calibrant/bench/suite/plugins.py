@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core.files import write_file
-from calibrant.core.plugins import Plugin, load_plugins
+from calibrant.core.plugins import Approve, Plugin, load_plugins
+from calibrant.core.yaml_text import decode_text
 
 FOLDER, INDEX = "plugins", "index.json"  # in a folder of runs: copies of plugins, and their names
 NONE = ""  # in place of an index: a suite that uses its own files, not copies
@@ -17,26 +18,34 @@ SUITES = "suites"  # beside it: copies of suites, each with an index of its own
 _COPY = re.compile(r"[\w-][\w.-]*\.py")
 
 
-def load(names: Iterable[Any], folder: Path, index: str = INDEX) -> tuple[Plugin, ...]:
+def load(
+    names: Iterable[Any], folder: Path, index: str = INDEX, approve: Approve | None = None
+) -> tuple[Plugin, ...]:
     """Load the plugins that a suite names.
 
     Args:
         names: What the suite has under ``plugins:``.
         folder: The suite's folder.
         index: The file that says which copies in the folder are the suite's.
+        approve: Called with the plugins before their code runs; see `load_plugins`.
     """
     copies = {name: f"{FOLDER}/{copy}" for name, copy in _copies(folder / FOLDER / index).items()}
-    return load_plugins(names, folder, copies)
+    return load_plugins(names, folder, copies, approve)
 
 
-def load_from(out: Path) -> None:
-    """Load the plugins of the suites that were run in a folder; the last suite's come last."""
+def load_from(out: Path, approve: Approve | None = None) -> None:
+    """Load the plugins of the suites that were run in a folder; the last suite's come last.
+
+    Args:
+        out: The folder of runs.
+        approve: Called with the plugins before their code runs; see `load_plugins`.
+    """
     from calibrant.bench.suite.schema import read_yaml
 
     for path in (*sorted((out / SUITES).glob("*.yaml")), out / "suite.yaml"):
         if path.is_file():
-            named = read_yaml(path.read_text(encoding="utf-8"), str(path)).get("plugins")
-            load(named if isinstance(named, list) else (), *find_home(path))
+            named = read_yaml(decode_text(path.read_bytes(), str(path)), str(path)).get("plugins")
+            load(named if isinstance(named, list) else (), *find_home(path), approve)
 
 
 def copy_plugins(plugins: Iterable[Plugin], folder: Path, out: Path, index: str = INDEX) -> None:

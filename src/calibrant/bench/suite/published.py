@@ -93,7 +93,10 @@ class _File:
 def _read_file(path: Path, _changed: int, _size: int) -> _File:
     with open(path, encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        names = list(reader.fieldnames or ())
+        try:
+            names = list(reader.fieldnames or ())
+        except (csv.Error, ValueError) as error:
+            raise InputError(f"published: {path} is no CSV file in UTF-8: {error}") from None
         missing = [name for name in REQUIRED if name not in names]
         if missing:
             raise InputError(f"published: {path} has no column {', '.join(missing)}")
@@ -102,7 +105,7 @@ def _read_file(path: Path, _changed: int, _size: int) -> _File:
                 raise no_such(f"column of published figures ({path})", name, COLUMNS)
         try:
             figures = tuple(_parse_row(row) for row in reader)
-        except (ArithmeticError, ValueError) as error:
+        except (ArithmeticError, ValueError, csv.Error) as error:
             raise InputError(f"published: {path}, line {reader.line_num}: {error!r}") from None
     described: dict[tuple[Any, ...], list[PublishedFigure]] = {}
     for figure in figures:

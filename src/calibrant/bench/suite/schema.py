@@ -7,8 +7,9 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, shorten, show
 from calibrant.core.extras import require
+from calibrant.core.yaml_text import parse_yaml
 from calibrant.training.config import Config
 
 require("pydantic", extra="bench", purpose="reading a suite")
@@ -27,12 +28,9 @@ SETTABLE = (*(field.name for field in fields(Config)), *OF_A_RUN, "skip")
 
 def read_yaml(text: str, where: str) -> dict[str, Any]:
     """Read a suite file's keys and values; a repeated key is an error."""
-    yaml = require("yaml", extra="bench", purpose="a suite")
-    try:
-        _check_twice(yaml.compose(text, yaml.SafeLoader), where, set())
-        entries = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{where}: not YAML: {error}") from None
+    entries = parse_yaml(
+        text, where, extra="bench", check=lambda root: _check_twice(root, where, set())
+    )
     if not isinstance(entries, dict):
         raise InputError(f"{where}: expected a suite as `key: value` lines")
     return entries
@@ -60,9 +58,9 @@ def check_known(names: Iterable[Any], known: Iterable[str], kind: str) -> None:
     choices = list(known)
     for name in names:
         if name not in choices:
-            near = get_close_matches(str(name), choices, n=1)
+            near = get_close_matches(shorten(str(name), 80), choices, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(choices)}"
-            raise InputError(f"{name!r} is no {kind}; {hint}")
+            raise InputError(f"{show(name)} is no {kind}; {hint}")
 
 
 def check_settings(settings: dict[Any, Any]) -> dict[Any, Any]:
@@ -77,7 +75,7 @@ def _check_grid(grid: dict[Any, Any]) -> dict[Any, Any]:
     check_known(grid, (*SETTABLE, "cases"), "setting")
     for name, values in grid.items():
         if name != "cases" and (not isinstance(values, list) or not values):
-            raise InputError(f"{name} is a list of values, found {values!r}")
+            raise InputError(f"{name} is a list of values, found {show(values)}")
     return grid
 
 
@@ -88,13 +86,13 @@ def _check_condition(condition: dict[Any, Any]) -> dict[Any, Any]:
 
 def _check_names(names: Any) -> Any:
     if names is not None and not isinstance(names, (str, dict)):
-        raise InputError(f"is a name, or a mapping from our names, found {names!r}")
+        raise InputError(f"is a name, or a mapping from our names, found {show(names)}")
     return names
 
 
 def _check_share(share: Any) -> Any:
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-        raise InputError(f"is a share in [0, 1), found {share!r}")
+        raise InputError(f"is a share in [0, 1), found {show(share)}")
     return share
 
 
@@ -244,7 +242,7 @@ def _explain(error: ValidationError, start: tuple[str, ...]) -> InputError:
     errors = error.errors()
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     place = (*start, *(part for part in first["loc"] if isinstance(part, str)))
-    kind, value = first["type"], first["input"]
+    kind, value = first["type"], show(first["input"])
     if kind == "extra_forbidden":
         part = _PARTS[place[:-1]]
         known = [field.alias or name for name, field in part.model_fields.items()]
@@ -258,14 +256,12 @@ def _explain(error: ValidationError, start: tuple[str, ...]) -> InputError:
         part = _PARTS.get(place[:-1] if kind == "missing" else place, SuiteFile)
         if part.form:
             missing = f"{place[-1]!r} is missing; " if kind == "missing" else ""
-            return InputError(f"{missing}{part.form}, found {value!r}")
+            return InputError(f"{missing}{part.form}, found {value}")
     where, name = place[:-1], place[-1]
     fields_of = _PARTS[where].model_fields.items() if where in _PARTS else ()
     says = next((f.description for key, f in fields_of if name in (key, f.alias)), None)
     inside = " in it" if isinstance(first["loc"][-1], int) else ""
     if says is None:
-        return InputError(
-            f"{', '.join(place)}: expected settings as `name: value`, found {value!r}"
-        )
+        return InputError(f"{', '.join(place)}: expected settings as `name: value`, found {value}")
     prefix = f"{', '.join(where)}: `{name}`" if where else name
-    return InputError(f"{prefix} is {says}, found {value!r}{inside}")
+    return InputError(f"{prefix} is {says}, found {value}{inside}")

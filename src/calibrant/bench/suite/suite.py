@@ -19,7 +19,8 @@ from calibrant.bench.suite.spec import Spec, distinct
 from calibrant.bench.suite.tuning import Choice, Tuning
 from calibrant.core.errors import InputError, no_such
 from calibrant.core.files import write_file
-from calibrant.core.plugins import Plugin
+from calibrant.core.plugins import Approve, Plugin
+from calibrant.core.yaml_text import decode_text
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,29 @@ class Suite:
 
     @classmethod
     def read(
-        cls, name_or_path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None
+        cls,
+        name_or_path: str | os.PathLike[str],
+        out: str | os.PathLike[str] | None = None,
+        *,
+        approve: Approve | None = None,
     ) -> Suite:
         """Read a suite from its file, or by its name, and run the plugins that it names.
+
+        Plugins are code: read those of a suite from elsewhere first.
 
         Args:
             name_or_path: a file, or the name of a suite. Names are looked up among the suites that
                 were run in ``out``, in the folders of the environment variable CALIBRANT_SUITES,
                 and in the package.
             out: a folder of runs. Default: None, no such folder is searched.
+            approve: called with the plugins before their code runs; it raises an error to refuse
+                them. Default: None, they are run.
         """
         path = find_path(name_or_path, None if out is None else Path(out))
         where = path.stem if path.parent == SHIPPED else str(path)
         folder, index = find_home(path)
-        return cls._parse(path.read_text(encoding="utf-8"), where, folder, index, is_copy(path))
+        text = decode_text(path.read_bytes(), where)
+        return cls._parse(text, where, folder, index, is_copy(path), approve)
 
     @classmethod
     def parse(cls, text: str, *, where: str = "suite", folder: Path | None = None) -> Suite:
@@ -62,22 +72,36 @@ class Suite:
         return cls._parse(text, where, folder or Path(), NONE, False)
 
     @classmethod
-    def _parse(cls, text: str, where: str, folder: Path, index: str, copied: bool) -> Suite:
+    def _parse(
+        cls,
+        text: str,
+        where: str,
+        folder: Path,
+        index: str,
+        copied: bool,
+        approve: Approve | None = None,
+    ) -> Suite:
         entries = read_yaml(text, where)
         try:
-            return cls._of(entries, text, folder, index, copied)
+            return cls._of(entries, text, folder, index, copied, approve)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
 
     @classmethod
     def _of(
-        cls, entries: dict[str, Any], text: str, folder: Path, index: str, copied: bool
+        cls,
+        entries: dict[str, Any],
+        text: str,
+        folder: Path,
+        index: str,
+        copied: bool,
+        approve: Approve | None,
     ) -> Suite:
         file = check_file(entries)
-        plugins = load(file.plugins, folder, index)
+        plugins = load(file.plugins, folder, index, approve)
         specs = tuple(expand(file))
         names = {method for method, _ in specs}
-        if file.baseline is not None and file.baseline not in names:
+        if file.baseline is not None and str(file.baseline) not in names:
             raise no_such("method, as baseline,", str(file.baseline), sorted(names))
         _check_metrics(file.metrics)
         if file.tune is not None:
@@ -88,7 +112,7 @@ class Suite:
             name=file.name or "suite",
             about=file.about or "",
             specs=specs,
-            baseline=file.baseline,
+            baseline=None if file.baseline is None else str(file.baseline),
             metrics=tuple(file.metrics),
             published=read_sources(file.published, folder, is_copy=copied),
             tune=dict(entries.get("tune") or {}),
