@@ -2,6 +2,7 @@
 
     python benchmarks/monitor_coverage.py --jobs 16 --write benchmarks/COVERAGE.md
     python benchmarks/monitor_coverage.py --part peers --streams 100 --write benchmarks/COVERAGE.md
+    python benchmarks/monitor_coverage.py --part delays --line 3 --keep kept   # one line, kept
 
 A stream is a baseline, drawn anew for each, and 200 batches of 500 labelled rows. The monitor is
 asked after every batch. Events of probability p happen with chance p − g. Part ``peers`` needs
@@ -11,9 +12,10 @@ river and gives every method the same streams.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -99,12 +101,32 @@ def run_stream(case: Case, seed: int) -> int:
     return 1 + min(int(alarm.batch) for alarm in alarms) if alarms else 0
 
 
-def run_many(function: Callable[[int], Any], streams: int, jobs: int) -> list[Any]:
-    """Return the results of a function of a seed, in processes."""
-    if jobs == 1:
-        return [function(seed) for seed in range(streams)]
-    with ProcessPoolExecutor(jobs) as pool:
-        return list(pool.map(function, range(streams), chunksize=max(1, streams // (8 * jobs))))
+class Work(NamedTuple):
+    """How lines are made: by how many processes, which one alone, and where they are kept."""
+
+    jobs: int
+    line: int | None = None
+    keep: Path | None = None
+
+    def run(self, name: str, function: Callable[[int], Any], streams: int) -> list[Any]:
+        """Return the results of a function of a seed; those kept under a name are read."""
+        kept = None if self.keep is None else self.keep / f"{name}-{streams}.json"
+        if kept is not None and kept.exists():
+            return json.loads(kept.read_text())
+        if self.jobs == 1:
+            results = [function(seed) for seed in range(streams)]
+        else:
+            with ProcessPoolExecutor(self.jobs) as pool:
+                size = max(1, streams // (8 * self.jobs))
+                results = list(pool.map(function, range(streams), chunksize=size))
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(results))
+        return results
+
+    def choose(self, cases: Sequence[Case]) -> list[tuple[int, Case]]:
+        """Return the cases to run with their places: all, or one."""
+        return [(at, each) for at, each in enumerate(cases) if self.line in (None, at)]
 
 
 QUIET = (
@@ -127,7 +149,7 @@ CHANGED = tuple(
 )
 
 
-def false_alarms_part(streams: int, jobs: int) -> tuple[str, str, Iterator[list[str]]]:
+def false_alarms_part(streams: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
     words = (
         f"{streams:,} streams a line (± one standard error) of {BATCHES} batches of {ROWS} "
         "labelled rows, the baseline drawn anew for each; the monitor is asked after every "
@@ -139,14 +161,14 @@ def false_alarms_part(streams: int, jobs: int) -> tuple[str, str, Iterator[list[
 
     def lines() -> Iterator[list[str]]:
         yield ["stream", "rows of the baseline", "alarm"]
-        for case in QUIET:
-            found = run_many(partial(run_stream, case), streams, jobs)
+        for at, case in work.choose(QUIET):
+            found = work.run(f"false_alarms-{at}", partial(run_stream, case), streams)
             yield [case.words, f"{case.baseline:,}", share(np.array(found) > 0)]
 
     return "The monitor: false alarms", words, lines()
 
 
-def delays_part(streams: int, jobs: int) -> tuple[str, str, Iterator[list[str]]]:
+def delays_part(streams: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
     streams = max(streams // 8, 10)
     words = (
         f"{streams:,} streams a line of {BATCHES} batches of {ROWS} rows. From batch 51 "
@@ -159,8 +181,8 @@ def delays_part(streams: int, jobs: int) -> tuple[str, str, Iterator[list[str]]]
 
     def lines() -> Iterator[list[str]]:
         yield ["stream", "rows of the baseline", "alarm", "batches until the alarm", "too early"]
-        for case in CHANGED:
-            found = np.array(run_many(partial(run_stream, case), streams, jobs))
+        for at, case in work.choose(CHANGED):
+            found = np.array(work.run(f"delays-{at}", partial(run_stream, case), streams))
             early = (found > 0) & (found <= CHANGE)
             delay = np.where(found > CHANGE, found - CHANGE, np.inf)[~early]
             low, middle, high = np.quantile(delay, (0.1, 0.5, 0.9), method="inverted_cdf")
@@ -241,7 +263,7 @@ def run_peers(case: Case, seed: int) -> dict[str, int]:
     }
 
 
-def peers_part(streams: int, jobs: int) -> tuple[str, str, Iterator[list[str]]]:
+def peers_part(streams: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
     streams = max(streams // 10, 10)
     words = (
         f"{streams:,} streams of events a case, the same for every method; baseline of 20,000 "
@@ -266,7 +288,12 @@ def peers_part(streams: int, jobs: int) -> tuple[str, str, Iterator[list[str]]]:
             *("method", "false alarm, nothing changes", "false alarm, half the tolerance"),
             *("5 points: noticed", "batches", "10 points: noticed", "batches"),
         ]
-        found = [run_many(partial(run_peers, case), streams, jobs) for case in cases]
+        found = [
+            work.run(f"peers-{at}", partial(run_peers, case), streams)
+            for at, case in work.choose(cases)
+        ]
+        if work.line is not None:
+            return
         for name in found[0][0]:
             by_case = [np.array([each[name] for each in results]) for results in found]
             cells = [share(by_case[0] > 0), share(by_case[1] > 0)]
@@ -299,18 +326,21 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--part", choices=list(PARTS), action="append")
+    parser.add_argument("--line", type=int, help="make this line alone, and write no table")
+    parser.add_argument("--keep", type=Path, help="folder of lines made before")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    work = Work(options.jobs, options.line, options.keep)
     for name in options.part or PARTS:
         begin = time.perf_counter()
-        heading, words, lines = PARTS[name](options.streams, options.jobs)
+        heading, words, lines = PARTS[name](options.streams, work)
         table = []
         for line in lines:
             table.append("| " + " | ".join(line) + " |")
             print(table[-1], f"({time.perf_counter() - begin:.0f} s)", flush=True)
         table.insert(1, "|" + "---|" * (table[0].count("|") - 1))
         made_by = f"Made by `python benchmarks/monitor_coverage.py --part {name}`."
-        if options.write:
+        if options.write and options.line is None:
             write_section(
                 options.write, heading, "\n".join([words, "", *table, "", f"({made_by})"])
             )
