@@ -22,10 +22,15 @@ USUAL = {
 @pytest.mark.parametrize(
     ("gap", "low", "high", "says"),
     [
-        (-0.011, -0.124, 0.092, "falls short of accuracy by 1.1% (95% interval -9.2% to 12.4%)"),
-        (-0.05, -0.08, -0.02, "falls short of accuracy by 5.0% (95% interval 2.0% to 8.0%)"),
-        (0.05, 0.02, 0.08, "exceeds accuracy by 5.0% (95% interval 2.0% to 8.0%)"),
-        (0.011, -0.092, 0.124, "exceeds accuracy by 1.1% (95% interval -9.2% to 12.4%)"),
+        (
+            -0.011,
+            -0.124,
+            0.092,
+            "falls short of accuracy by 1.1 points (95% interval -9.2 to 12.4)",
+        ),
+        (-0.05, -0.08, -0.02, "falls short of accuracy by 5.0 points (95% interval 2.0 to 8.0)"),
+        (0.05, 0.02, 0.08, "exceeds accuracy by 5.0 points (95% interval 2.0 to 8.0)"),
+        (0.011, -0.092, 0.124, "exceeds accuracy by 1.1 points (95% interval -9.2 to 12.4)"),
     ],
 )
 def test_the_interval_is_of_what_the_words_say(gap, low, high, says):

@@ -67,9 +67,9 @@ def test_table_tells_accuracy_calibration_error_and_likelihood_of_each():
     for name, judged in (("this model", JUDGED), ("calm", CALM[0]), ("surer", WORSE[0])):
         accuracy, ece, interval, nll, _ = rows[name]
         assert accuracy == formatting.figure_text("accuracy", judged["accuracy"].value)
-        assert ece == formatting.number(judged["ece"].value)
-        low, high = formatting.number(judged["ece"].low), formatting.number(judged["ece"].high)
-        assert interval == f"{low} to {high}"
+        assert ece == formatting.page_text("ece", judged["ece"].value)
+        assert ece.endswith(" points")
+        assert interval == formatting.page_interval("ece", judged["ece"].low, judged["ece"].high)
         assert nll == formatting.number(judged["nll"].value)
 
 

@@ -165,7 +165,7 @@ def test_pointing_at_the_curve_tells_error_and_threshold(visit):
         f"Keep {formatting.percent(row['coverage'])}, error {formatting.percent(row['risk'])}"
         in readout
     )
-    assert formatting.number(row["threshold"]) in readout
+    assert formatting.percent(row["threshold"]) in readout
     hover(browser, find_element(browser, "[data-chart=selective] svg"))
     assert abs(int(slider.get_property("value")) / (len(curve) - 1) - 0.47) < 0.06
     assert find_element(browser, "[data-readout=selective]").text != readout

@@ -52,7 +52,7 @@ def test_verdict_and_every_figure_are_in_the_markup_itself():
     assert all(sentence in text for sentence in TEN.verdict.sentences)
     for figure in TEN.figures.values():
         assert figure.label in text
-        assert formatting.figure_text(figure.name, figure.value) in text
+        assert formatting.page_text(figure.name, figure.value) in text
 
 
 def test_nothing_is_fetched():

@@ -88,11 +88,11 @@ def test_table_says_before_after_difference_and_which_is_better():
         assert label == one_figure.label + " (corrected)" * corrected
         for text_of, figure in ((before, JUDGED.figures[name]), (after, REPAIRED.figures[name])):
             if not corrected:
-                assert text_of == formatting.figure_text(name, figure.value)
-        shown = [formatting.figure_text(name, value) for value in one_figure.compared]
+                assert text_of == formatting.page_text(name, figure.value)
+        shown = [formatting.page_text(name, value) for value in one_figure.compared]
         assert [before, after] == shown  # whose difference is the one in the next column
-        assert difference == formatting.difference_text(name, one_figure.difference)
-        assert interval == formatting.range_text(name, one_figure.low, one_figure.high)
+        assert difference == formatting.page_difference(name, one_figure.difference)
+        assert interval == formatting.page_range(name, one_figure.low, one_figure.high)
         expected = {"a": "worse after", "b": "better after", "neither": "no difference shown"}
         assert outcome == expected[one_figure.winner]
     assert row_of(text, "nll")[-1] == "better after"
@@ -336,7 +336,7 @@ def test_page_agrees_with_the_metrics(visit, name, exponent):
         assert shown[key] == pytest.approx(float(value), abs=5e-4), key
     readout = find_element(driver, "[data-readout=temperature]").text
     assert formatting.number(shown["nll"]) in readout
-    assert formatting.number(shown["ece"]) in readout
+    assert formatting.page_text("ece", shown["ece"]) in readout
 
 
 @pytest.mark.browser

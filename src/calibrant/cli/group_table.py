@@ -52,7 +52,7 @@ def show_groups(groups: Groups, console: Console) -> None:
     room = console.width - longest
     has_ece, has_parts = room >= _WITH_ECE, room >= _WITH_PARTS
     has_tests = any(group.finding is not None for group in groups.groups)
-    ordered = groups.by_gap
+    ordered = groups.in_order
     shown = _select_groups(ordered)
     table = make_table()
     table.add_column(groups.name, style="cyan", overflow="fold", min_width=6)

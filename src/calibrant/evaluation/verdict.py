@@ -115,6 +115,11 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}%"
 
 
+def points(value: float) -> str:
+    """Format a gap or a calibration error in percentage points, without the unit: ``3.3``."""
+    return percent(value)[:-1]
+
+
 def format_rows(number: int) -> str:
     """Format a number of rows."""
     return "1 row" if number == 1 else f"{number:,} rows"
@@ -274,7 +279,8 @@ def _write_headline(
     tested: bool,
 ) -> str:
     within = (
-        f"confidence matches accuracy to within {percent(tolerance.error)}, the stated tolerance"
+        f"confidence matches accuracy to within {100 * tolerance.error:g} points, the stated "
+        "tolerance"
     )
     average = (
         f"on average it is {percent(confidence)} sure and right {percent(accuracy)} of the time"
@@ -283,7 +289,7 @@ def _write_headline(
         return f"Cannot tell: too few clusters to test anything; {average}."
     if state == HOLDS:
         if leans:
-            return f"Within the tolerance of {percent(tolerance.error)}: {average}."
+            return f"Within the tolerance of {100 * tolerance.error:g} points: {average}."
         return f"No miscalibration was found, and {within}."
     if state == UNSURE:
         if leans:
@@ -294,8 +300,8 @@ def _write_headline(
             )
         return (
             "Cannot tell, for too little data: no miscalibration was found, but an error of up to "
-            f"{percent(widest)} could hide in it; the stated tolerance is "
-            f"{percent(tolerance.error)}."
+            f"{points(widest)} points could hide in it; the stated tolerance is "
+            f"{100 * tolerance.error:g}."
         )
     if not top_off:
         rest = "" if len(classes) == 1 else f" ({len(classes):,} classes are off)"
@@ -327,10 +333,11 @@ def _describe_size(
     side, near, far = (
         ("exceeds", gap_low, gap_high) if gap >= 0 else ("falls short of", -gap_high, -gap_low)
     )
-    span = f"{percent(near)} to {percent(far)}"
+    span = f"{points(near)} to {points(far)}"
     return (
-        f"Mean confidence {side} accuracy by {percent(abs(gap))} ({level:.0%} interval {span}); "
-        f"bin by bin, the true calibration error lies between {percent(low)} and {percent(high)}."
+        f"Mean confidence {side} accuracy by {points(abs(gap))} points ({level:.0%} interval "
+        f"{span}); bin by bin, the true calibration error lies between {points(low)} and "
+        f"{points(high)} points."
     )
 
 
@@ -354,13 +361,13 @@ def _describe_certainty(sure: bool, p_value: float, num_rows: int, *, tested: bo
 def _describe_sample(num_rows: int, chance_ece: float, value: float, high: float) -> str:
     text = (
         f"With {format_rows(num_rows)}, a perfectly calibrated classifier of these confidences "
-        f"would show an ECE of up to {percent(chance_ece)} by chance alone; this one shows "
-        f"{percent(value)}."
+        f"would show an ECE of up to {points(chance_ece)} points by chance alone; this one shows "
+        f"{points(value)}."
     )
     if num_rows < _SMALL_SAMPLE:
         return text + (
             f" So few rows cannot show small errors, nor rule out one as large as "
-            f"{percent(high)}: collect more before relying on this."
+            f"{points(high)} points: collect more before relying on this."
         )
     return text
 
@@ -456,9 +463,9 @@ def conclude_events(
     else:
         lines.append("The calibration slope is not defined on these rows.")
     lines.append(
-        f"Bin by bin, the true calibration error lies between {percent(error.low)} and "
-        f"{percent(error.high)}; a calibrated model would show up to {percent(chance_ece)} by "
-        f"chance, this one shows {percent(error.value)}."
+        f"Bin by bin, the true calibration error lies between {points(error.low)} and "
+        f"{points(error.high)} points; a calibrated model would show up to {points(chance_ece)} "
+        f"by chance, this one shows {points(error.value)}."
     )
     if place is not None and tested and enough and shares["local"] < alpha:
         lines.append(

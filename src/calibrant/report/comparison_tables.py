@@ -101,9 +101,9 @@ def compare_repair(
             Change(
                 name,
                 figure.label,
-                formatting.figure_text(name, figure.value),
-                formatting.figure_text(name, after.figures[name].value),
-                formatting.difference_text(name, after.figures[name].value - figure.value),
+                formatting.page_text(name, figure.value),
+                formatting.page_text(name, after.figures[name].value),
+                formatting.page_difference(name, after.figures[name].value - figure.value),
                 "",
                 "",
                 figure.better,
@@ -116,10 +116,10 @@ def compare_repair(
         Change(
             name,
             f"{difference.label} (corrected)" if difference.is_corrected else difference.label,
-            formatting.figure_text(name, difference.compared[0]),
-            formatting.figure_text(name, difference.compared[1]),
-            formatting.difference_text(name, difference.difference),
-            formatting.range_text(name, difference.low, difference.high),
+            formatting.page_text(name, difference.compared[0]),
+            formatting.page_text(name, difference.compared[1]),
+            formatting.page_difference(name, difference.difference),
+            formatting.page_range(name, difference.low, difference.high),
             {"a": "before", "b": "after"}.get(difference.winner, "neither"),
             difference.better,
             name in comparison.shown,
@@ -193,14 +193,14 @@ def _make_row(name: str, evaluation: Evaluation, comparison: Comparison | None) 
     skill, ece, nll = (evaluation[metric] for metric in outcomes)
     interval = formatting.NOTHING
     if ece.low is not None and ece.high is not None:
-        interval = f"{formatting.number(ece.low)} to {formatting.number(ece.high)}"
+        interval = formatting.page_interval("ece", ece.low, ece.high)
     outcome, tone = (
         ("", "neither") if comparison is None else _describe_outcome(comparison, outcomes)
     )
     return ModelRow(
         name,
-        formatting.figure_text(skill.name, skill.value),
-        formatting.number(ece.value),
+        formatting.page_text(skill.name, skill.value),
+        formatting.page_text("ece", ece.value),
         interval,
         formatting.number(nll.value),
         outcome,

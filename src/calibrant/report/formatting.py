@@ -12,6 +12,14 @@ from statistics import NormalDist
 NOTHING = "–"
 DEFAULT_LEVEL = 0.95
 PERCENT_FIGURES = frozenset({"accuracy", "miou"})
+# Errors on the scale of a probability, which a page shows in percentage points as it does gaps.
+POINT_FIGURES = frozenset(
+    {
+        *("ece", "mce", "adaptive_ece", "classwise_ece", "marginal_ece", "sweep_ece", "log_ece"),
+        *("debiased_ece", "chance_ece", "smooth_ece", "ks_error", "mean_gap"),
+        *("ici", "e50", "e90", "emax"),
+    }
+)
 _LIMITS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75)  # of lines that show a gap
 
 
@@ -59,11 +67,60 @@ def points(share: float) -> str:
     return f"{hundredths:+.{digits}f}".replace("-", "−")
 
 
+def error_points(share: float | None) -> str:
+    """Format a calibration error in percentage points, as `points` but unsigned: ``3.4``."""
+    if share is None or math.isnan(share):
+        return NOTHING
+    text = points(share)
+    return text.lstrip("+") if abs(share) >= 1e-4 or not share else f"{100 * share:.2g}"
+
+
 def probability(p_value: float) -> str:
     """Format a p-value: ``p < 0.001``, ``p = 0.012``."""
     if math.isnan(p_value):
         return "p unknown"
     return "p < 0.001" if p_value <= 0.001 else f"p = {p_value:.3f}"
+
+
+def in_points(name: str) -> bool:
+    """Return whether a page shows a figure in percentage points."""
+    return name.partition("(")[0] in POINT_FIGURES
+
+
+def page_text(name: str, value: float | None, *, unit: bool = True) -> str:
+    """Format a figure for a page: as `figure_text`, and calibration errors in points.
+
+    Args:
+        name: The figure.
+        value: Its value.
+        unit: Whether points are named. Default: True.
+    """
+    if not in_points(name) or value is None or not math.isfinite(value):
+        return figure_text(name, value)
+    return f"{error_points(value)} points" if unit else error_points(value)
+
+
+def page_interval(name: str, low: float, high: float) -> str:
+    """Format an interval for a page; points are named once: ``2.9 to 3.8 points``."""
+    return f"{page_text(name, low, unit=False)} to {page_text(name, high)}"
+
+
+def page_difference(name: str, value: float) -> str:
+    """Format a signed difference for a page: ``−0.25 points`` of shares and calibration errors."""
+    if not in_points(name) or not math.isfinite(value):
+        return difference_text(name, value)
+    return f"{_signed_points(value)} points"
+
+
+def page_range(name: str, low: float, high: float) -> str:
+    """Format the interval of a difference for a page: ``−0.5 to +0.1 points``."""
+    if not in_points(name) or not math.isfinite(low):
+        return range_text(name, low, high)
+    return f"{_signed_points(low)} to {page_difference(name, high)}"
+
+
+def _signed_points(value: float) -> str:
+    return points(value) if value else "0.00"
 
 
 def figure_text(name: str, value: float | None) -> str:

@@ -11,7 +11,7 @@ from calibrant.report.words import CLASSES, Words
 if TYPE_CHECKING:
     from calibrant.evaluation import Group, Groups
 
-MOST_DRAWN = 30
+_MANY = 30  # groups from which on their picture scrolls
 _SIDES = {OVER: "over", TOO_HIGH: "over", UNDER: "under", TOO_LOW: "under"}
 
 
@@ -39,7 +39,10 @@ class GroupSection(NamedTuple):
     headline: str
     tone: str
     rows: list[GroupRow]
-    drawn: list[GroupRow]
+    drawn: list[GroupRow]  # those with rows
+    order: str  # in words
+    summary: str  # how many groups are off, in a sentence
+    is_long: bool  # whether the picture scrolls
     limit: float
     level: str
     has_findings: bool
@@ -48,11 +51,11 @@ class GroupSection(NamedTuple):
 
 
 def make_group_section(groups: Groups, words: Words = CLASSES) -> GroupSection:
-    """Make the section's text and places; the most overconfident group comes first.
+    """Make the section's text and places; dates come in their order, else the widest gap first.
 
     The line is long enough for the widest gap, and for the intervals of groups with enough rows.
     """
-    ordered = groups.by_gap
+    ordered = groups.in_order
     ends = [
         abs(end)
         for group in ordered
@@ -61,8 +64,7 @@ def make_group_section(groups: Groups, words: Words = CLASSES) -> GroupSection:
     ]
     limit = formatting.choose_gap_limit(1.1 * max([*ends, 0.01]))
     rows = [_make_row(group, limit, words) for group in ordered]
-    chosen = sorted(rows, key=lambda row: row.side == "inside")[:MOST_DRAWN]
-    drawn = [row for row in rows if row in chosen and row.group.num_rows]
+    drawn = [row for row in rows if row.group.num_rows]
     off = {row.side for row in rows} - {"inside"}
     sound = any(group.finding == UNSHOWN for group in ordered)
     return GroupSection(
@@ -71,11 +73,22 @@ def make_group_section(groups: Groups, words: Words = CLASSES) -> GroupSection:
         tone="harms" if "over" in off else "mixed" if off or not sound else "helps",
         rows=rows,
         drawn=drawn,
+        order="in order of time" if groups.are_dates else f"most {words.over} first",
+        summary=_summarize(groups),
+        is_long=len(drawn) > _MANY,
         limit=limit,
         level=formatting.percent(groups.level),
         has_findings=any(group.finding is not None for group in ordered),
         correction=groups.correction,
         cut=any(row.cut_low or row.cut_high for row in drawn),
+    )
+
+
+def _summarize(groups: Groups) -> str:
+    count = len(groups.off)
+    verb = "is" if count == 1 else "are"
+    return (
+        f"{count or 'None'} of the {len(groups):,} groups by {groups.name} {verb} shown to be off."
     )
 
 
@@ -87,7 +100,8 @@ def _make_row(group: Group, limit: float, words: Words) -> GroupRow:
     if group.gap_low is not None and group.gap_high is not None:
         interval = f"{formatting.points(group.gap_low)} to {formatting.points(group.gap_high)}"
     if group.ece_low is not None and group.ece_high is not None:
-        ece_interval = f"{formatting.number(group.ece_low)} to {formatting.number(group.ece_high)}"
+        ends = (formatting.error_points(end) for end in (group.ece_low, group.ece_high))
+        ece_interval = " to ".join(ends)
     return GroupRow(
         group,
         _SIDES.get(group.finding or "", "inside"),

@@ -9,7 +9,7 @@ from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.monitor import Series, Status
 from calibrant.report import formatting
-from calibrant.report.page import hash_source, read_asset, write_html
+from calibrant.report.page import EARLY, hash_source, read_asset, write_html
 
 STYLES = ("tokens", "page", "sections", "charts", "monitor", "print")
 HEIGHT = 190  # of a picture, in pixels
@@ -50,7 +50,7 @@ def render_monitor(status: Status, *, title: str | None = None) -> str:
         lstrip_blocks=True,
     )
     style = "\n".join(read_asset(f"css/{name}.css") for name in STYLES)
-    early = read_asset("js/theme.js")
+    early = "\n".join(read_asset(f"js/{name}.js") for name in EARLY)
     policy = (
         f"default-src 'none'; style-src {hash_source(style)}; img-src data:; "
         f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
@@ -77,8 +77,8 @@ def render_monitor(status: Status, *, title: str | None = None) -> str:
 def _describe_gap(status: Status) -> str:
     event = status.plan.event
     if event is None:
-        return "confidence minus accuracy, in percentage points; above 0 is overconfident"
-    return f"mean probability of {event} minus its frequency, in percentage points"
+        return "Confidence minus accuracy, in percentage points; above 0 is overconfident"
+    return f"Mean probability of {event} minus its frequency, in percentage points"
 
 
 def _show(figure: str, value: float) -> float:
@@ -143,8 +143,12 @@ def _draw(series: Series, status: Status) -> dict[str, Any]:
             for value, text in _choose_ticks(low, high, figure)
         ],
         "names": [
-            {"x": across[place], "text": formatting.shorten(series.names[place], 14)}
-            for place in range(0, count, step)
+            {
+                "x": across[place],
+                "text": formatting.shorten(series.names[place], 14),
+                "is_spare": at % 2,  # left out on a narrow screen
+            }
+            for at, place in enumerate(range(0, count, step))
         ],
         "now": _format(figure, series.running[-1]),
         "range": " to ".join(

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from calibrant.evaluation import Comparison, Evaluation, Figure
     from calibrant.predictions import Predictions
+    from calibrant.report.record import Record
 
 
 class Section(NamedTuple):
@@ -75,6 +76,7 @@ SECTIONS = (
     Section("settings", "Settings"),
 )
 STYLES = ("tokens", "page", "sections", "charts", "print")
+EARLY = ("theme", "scroll")  # scripts that run before the page is painted
 SCRIPTS = ("core", "format", "svg", "plot")
 CARDS = ("accuracy", "ece", "nll", "brier")
 EVENT_CARDS = ("oe_ratio", "calibration_slope", "ece", "auroc")
@@ -123,6 +125,7 @@ def render(
     explanation: str | None = None,
     predictions: Predictions | None = None,
     others: Alternatives | None = None,
+    record: Record | None = None,
 ) -> str:
     """Render the report on an evaluation as the text of one HTML file.
 
@@ -137,6 +140,8 @@ def render(
         predictions: The evaluated predictions, for the temperature slider. The page holds
             derived numbers of at most 2,000 rows, chosen by a fixed seed.
         others: Evaluations of other models on the same rows, shown in a table.
+        record: What an audit asks: date, files, versions and command; see
+            :func:`calibrant.report.make_record`.
     """
     if after is None and (comparison is not None or explanation is not None):
         raise InputError("a comparison or explanation needs the evaluation after the repair")
@@ -175,11 +180,15 @@ def render(
         percent=formatting.percent,
         points=formatting.points,
         probability=formatting.probability,
-        figure_text=lambda figure, value: formatting.figure_text(figure.name, value),
+        figure_text=lambda figure, value: formatting.page_text(figure.name, value),
+        figure_interval=lambda figure: formatting.page_interval(
+            figure.name, figure.low, figure.high
+        ),
+        error_points=formatting.error_points,
         better=_describe_better,
     )
     style = "\n".join(read_asset(f"css/{name}.css") for name in STYLES)
-    early = read_asset("js/theme.js")
+    early = "\n".join(read_asset(f"js/{name}.js") for name in EARLY)
     script = "\n".join(
         [
             *(read_asset(f"js/{name}.js") for name in SCRIPTS),
@@ -200,6 +209,7 @@ def render(
         evaluation=evaluation,
         title=evaluation.name if title is None else title,
         version=__version__,
+        record=record,
         sections=sections,
         cards=cards,
         further=further,
@@ -234,6 +244,7 @@ def write(
     explanation: str | None = None,
     predictions: Predictions | None = None,
     others: Alternatives | None = None,
+    record: Record | None = None,
 ) -> Path:
     """Write the report to ``path``, whole or not at all, and return the path.
 
@@ -246,6 +257,7 @@ def write(
         explanation: A description of the repair.
         predictions: The evaluated predictions, for the temperature slider.
         others: Evaluations of other models on the same rows, shown in a table.
+        record: What an audit asks; see :func:`render`.
     """
     target = Path(path)
     if target.is_dir():
@@ -260,6 +272,7 @@ def write(
         explanation=explanation,
         predictions=predictions,
         others=others,
+        record=record,
     )
     return write_html(text, target)
 

@@ -643,7 +643,7 @@ def group_gaps(evaluation: Evaluation, ax: Axes | None = None, *, top: int = 20)
         raise InputError(f"top, the number of groups to show, must be at least 1, found {top}")
     if evaluation.groups is None:
         raise InputError("this evaluation has no groups: call evaluate(..., groups=...)")
-    ordered = [group for group in evaluation.groups.by_gap if group.num_rows]
+    ordered = [group for group in evaluation.groups.in_order if group.num_rows]
     chosen = sorted(ordered, key=lambda group: not group.is_off)[:top]
     shown = [group for group in ordered if group in chosen]
     axes = ax if ax is not None else new_axes(6.4, 1.3 + 0.28 * len(shown))

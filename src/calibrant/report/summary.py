@@ -106,12 +106,14 @@ def list_facts(evaluation: Evaluation) -> list[tuple[str, str, str]]:
         span = f"ratio {1 / allowed.ratio:.2g} to {allowed.ratio:.3g}"
         span += f", slope {1 / allowed.slope:.2g} to {allowed.slope:.3g}"
     else:
-        span = f"up to {formatting.percent(allowed.error)}"
+        span = f"up to {100 * allowed.error:g} points"
     facts.append(("Test of “calibrated”", tested, ""))
     facts.append(("Tolerance", span, ""))
     if verdict.rows_needed is not None:
         facts.append(("Rows that would do", f"about {verdict.rows_needed:,}", ""))
-    facts.append(("ECE by chance alone", f"up to {formatting.number(verdict.chance_ece)}", ""))
+    facts.append(
+        ("ECE by chance alone", f"up to {formatting.error_points(verdict.chance_ece)} points", "")
+    )
     return facts
 
 
@@ -155,7 +157,9 @@ def _make_label_row(label: Evaluation) -> LabelRow:
 
     def show(name: str) -> str:
         figure = label.figures.get(name)
-        return formatting.NOTHING if figure is None else formatting.number(figure.value)
+        if figure is None:
+            return formatting.NOTHING
+        return formatting.page_text(name, figure.value, unit=False)
 
     def span(of: Span | None, name: str) -> tuple[str, str]:
         return (show(name), "") if of is None else _format_span(of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 from calibrant.core.errors import first, no_such
 from calibrant.core.frames import frame_of_rows
 from calibrant.evaluation.clustered import FEWEST_CLUSTERS
-from calibrant.evaluation.verdict import OFF, Verdict, format_p_value, format_rows, percent
+from calibrant.evaluation.verdict import (
+    OFF,
+    Verdict,
+    format_p_value,
+    format_rows,
+    percent,
+    points,
+)
 
 FEWEST = 20  # rows: a group with fewer is not tested
 COULD_HIDE = 0.1  # a group that cannot rule out a gap this large has too few rows
@@ -22,6 +30,19 @@ FEW_EVENTS = f"too few events to rule out a factor of {FACTOR_COULD_HIDE:.0f}"
 UNTESTED = f"not tested: fewer than {FEWEST} rows"
 UNTESTED_IMAGES = f"not tested: fewer than {FEWEST_CLUSTERS} images"
 UNTESTED_CLUSTERS = f"not tested: fewer than {FEWEST_CLUSTERS} clusters"
+# Names of groups that are dates: those of one form sort by time as text.
+_MONTH, _DAY = r"(19|20)\d\d-(0[1-9]|1[0-2])", r"(0[1-9]|[12]\d|3[01])"
+_DATES = tuple(
+    re.compile(pattern, re.ASCII)
+    for pattern in (
+        r"(19|20)\d\d",
+        r"(19|20)\d\d-?Q[1-4]",
+        r"(19|20)\d\d-?W[0-5]\d",
+        _MONTH,
+        f"{_MONTH}-{_DAY}",
+        rf"{_MONTH}-{_DAY}[T ]\d\d:\d\d.*",
+    )
+)
 LOOKS_OFF = "looks off, more rows are needed"  # beside a finding of too few rows
 
 
@@ -132,6 +153,20 @@ class Groups:
         return sorted(self.groups, key=sort_key)
 
     @property
+    def are_dates(self) -> bool:
+        """Return whether every group is a date of one form: a year, quarter, month, week, day."""
+        return len(self) > 1 and any(
+            all(pattern.fullmatch(group.value) for group in self.groups) for pattern in _DATES
+        )
+
+    @property
+    def in_order(self) -> list[Group]:
+        """Return the groups as they are shown: by time if they are dates, else as `by_gap`."""
+        if self.are_dates:
+            return sorted(self.groups, key=lambda group: group.value)
+        return self.by_gap
+
+    @property
     def off(self) -> list[Group]:
         """Return the groups shown to be off, most overconfident first."""
         return [group for group in self.by_gap if group.is_off]
@@ -230,8 +265,8 @@ class Groups:
         return (
             f"{group.value}, {percent(group.confidence)} sure and right {percent(group.accuracy)} "
             f"of the time ({format_rows(group.num_rows)}; too {side} by "
-            f"{percent(abs(group.gap))}, {self.level:.0%} interval {percent(ends[0])} to "
-            f"{percent(ends[1])}; {corrected})"
+            f"{points(abs(group.gap))} points, {self.level:.0%} interval {points(ends[0])} to "
+            f"{points(ends[1])}; {corrected})"
         )
 
     def _describe_few(self) -> list[str]:
@@ -297,7 +332,7 @@ def format_ratio(ratio: float | None) -> str:
 def _reach(group: Group) -> str:
     """Say how far off a group with too few rows may be."""
     if group.ratio is None:
-        return f", up to {percent(group.widest)}"
+        return f", up to {points(group.widest)} points"
     ends = f"{format_ratio(group.ratio_low)} to {format_ratio(group.ratio_high)}"
     return f", observed/expected {ends}"
 

@@ -39,10 +39,12 @@ report.format = (() => {
     const text = size >= 1 ? hundredths.toFixed(1) : size >= 0.01 ? hundredths.toFixed(2) : short(hundredths, 2);
     return (hundredths >= 0 ? "+" : "") + minus(text);
   };
+  // Calibration errors: points without a sign.
+  const errorPoints = (share) => points(share).replace("+", "");
   const count = (value) => (missing(value) ? NOTHING : value.toLocaleString("en-US"));
   const rows = (value) => `${count(value)} ${value === 1 ? "row" : "rows"}`;
   const name = (text) => (text.trim() === "" ? "(no name)" : text);
   const shorten = (text, longest) => (text.length <= longest ? text : text.slice(0, longest - 1).trimEnd() + "…");
-  return { number, percent, share, points, count, rows, name, shorten };
+  return { number, percent, share, points, errorPoints, count, rows, name, shorten };
 })();
 report.upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,12 +1,14 @@
 report.section("classes", (root, data) => {
-  const { percent, share, points, number, rows, count, name, shorten } = report.format;
+  const { percent, share, points, errorPoints, number, rows, count, name, shorten } = report.format;
   const MOST = 20;
   const numBins = data.bins.width.length;
-  const worst = [...data.classes].sort((a, b) => (b.ece ?? -1) - (a.ece ?? -1));
+  // Of two classes the positive one, the second, comes first.
+  const listed = data.classes.length === 2 ? [...data.classes].reverse() : data.classes;
+  const worst = [...listed].sort((a, b) => (b.ece ?? -1) - (a.ece ?? -1));
   const shown = worst.slice(0, MOST);
   const choice = root.querySelector("select");
   const readout = root.querySelector("[data-readout]");
-  const available = data.classes.filter((each) => data.classBins[each.index]);
+  const available = listed.filter((each) => data.classBins[each.index]);
   choice.append(...available.map((each) => report.html("option", { value: each.index }, name(each.name))));
 
   let current = worst.find((each) => data.classBins[each.index]) || data.classes[0];
@@ -49,10 +51,10 @@ report.section("classes", (root, data) => {
 
   const words = () => {
     const side = current.gap > 0 ? "too much" : "too little";
-    const net = current.gap === 0 ? "on average exactly right" : `on average ${percent(Math.abs(current.gap))} ${side}`;
+    const net = current.gap === 0 ? "on average exactly right" : `on average ${errorPoints(Math.abs(current.gap))} points ${side}`;
     return [
       `${rows(current.count)} of this class (${percent(current.frequency)}); the model gives it ${percent(current.mean_probability)} of its probability, ${net}. `,
-      `Recall ${share(current.recall)}, precision ${share(current.precision)}, NLL ${number(current.nll)}, ECE ${number(current.ece)}.`,
+      `Recall ${share(current.recall)}, precision ${share(current.precision)}, NLL ${number(current.nll)}, ECE ${errorPoints(current.ece)} points.`,
     ];
   };
 
@@ -88,12 +90,12 @@ report.section("classes", (root, data) => {
     const right = shown.some((each) => !(each.gap < 0)) ? reach : 0.08 * reach;
     const x = scale(left, right, box.left, box.right);
     const svg = report.canvas(width, height, `Calibration error of ${shown.length} classes, worst first: `
-      + shown.slice(0, 5).map((each) => `${name(each.name)} ${number(each.ece)}`).join(", "));
+      + shown.slice(0, 5).map((each) => `${name(each.name)} ${errorPoints(each.ece)} points`).join(", "));
     for (const tick of report.ticks(left, right, Math.max(2, Math.round((box.right - box.left) / 90)))) {
       const isZero = Math.abs(tick) < 1e-12;
       svg.append(
         make("line", { class: "grid", x1: x(tick), x2: x(tick), y1: box.top, y2: box.bottom }),
-        make("text", { x: x(tick), y: box.bottom + 18, "text-anchor": "middle" }, isZero ? "0" : percent(Math.abs(tick))),
+        make("text", { x: x(tick), y: box.bottom + 18, "text-anchor": "middle" }, isZero ? "0" : errorPoints(Math.abs(tick)).replace(/\.0+$/, "")),
       );
     }
     bars = shown.map((each, i) => {
@@ -104,7 +106,7 @@ report.section("classes", (root, data) => {
       });
       const text = name(each.name);
       const group = make("g", { class: `class-row ${side < 0 ? "under" : "over"}`, "data-class": each.index },
-        make("title", {}, `${text}: ECE ${number(each.ece)}, net gap ${points(each.gap)} points`),
+        make("title", {}, `${text}: ECE ${errorPoints(each.ece)}, net gap ${points(each.gap)} points`),
         make("rect", { class: "ground", x: 0, width, y: top, height: step, rx: 4 }),
         make("text", { x: box.left - 9, y: top + step / 2 + 4.5, "text-anchor": "end" }, shorten(text, Math.max(6, Math.floor((box.left - 12) / 7)))),
         bar("pale", side * (each.ece ?? 0), 15), bar("net", each.gap ?? 0, 7));
@@ -117,8 +119,8 @@ report.section("classes", (root, data) => {
     });
     svg.append(
       make("line", { class: "zero", x1: x(0), x2: x(0), y1: box.top, y2: box.bottom }),
-      make("text", { class: "title", x: box.left, y: height - 5 }, "◂ too little"),
-      make("text", { class: "title", x: box.right, y: height - 5, "text-anchor": "end" }, "too much probability ▸"),
+      make("text", { class: "title", x: box.left, y: height - 5 }, "◂ too little, points"),
+      make("text", { class: "title", x: box.right, y: height - 5, "text-anchor": "end" }, "too much ▸"),
     );
     return svg;
   });

@@ -1,5 +1,5 @@
 report.section("selective", (root, data) => {
-  const { percent, number, count } = report.format;
+  const { percent, count } = report.format;
   const curve = data.riskCoverage;
   const error = curve[curve.length - 1].risk;
   const slider = root.querySelector("input");
@@ -18,7 +18,7 @@ report.section("selective", (root, data) => {
     readout.replaceChildren(
       report.html("p", { class: "big" }, `Keep ${percent(point.coverage)}, error ${percent(point.risk)}`),
       report.facts([
-        ["Accept where confidence is at least", number(point.threshold)],
+        ["Accept where confidence is at least", percent(point.threshold)],
         ["Rows kept", count(Math.round(point.coverage * data.rows)), `of ${count(data.rows)}`],
         ["Error rate among them", percent(point.risk), `${percent(error)} when all are kept`],
       ]),

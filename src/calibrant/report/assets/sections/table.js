@@ -1,13 +1,14 @@
 report.section("table", (root, data) => {
-  const { share, points, number, count, name } = report.format;
+  const { share, points, errorPoints, number, count, name } = report.format;
   const FIRST = 100;
   const columns = [
     ["name", "Class"], ["count", "Rows", count], ["predicted", "Predicted", count], ["recall", "Recall", share],
     ["precision", "Precision", share], ["mean_probability", "Mean prob.", share], ["frequency", "Frequency", share],
-    ["gap", "Gap", points], ["nll", "NLL", number], ["ece", "ECE", number],
+    ["gap", "Gap", points], ["nll", "NLL", number], ["ece", "ECE", errorPoints],
   ];
   const meaning = {
     count: "rows whose true class is this", predicted: "rows the model names this class", gap: "mean probability − frequency, in percentage points",
+    ece: "calibration error of the class, in percentage points",
     mean_probability: "mean probability the model gives this class", frequency: "share of rows whose true class is this",
   };
   const body = root.querySelector("tbody");
@@ -38,7 +39,8 @@ report.section("table", (root, data) => {
     if (sort.key === "name") return (sort.down ? -1 : 1) * names.compare(p, q) || a.index - b.index;
     // What has no value goes last, whichever way the rest is sorted.
     if (p === null || q === null) return (p === null) - (q === null) || a.index - b.index;
-    return p === q ? a.index - b.index : (p < q ? -1 : 1) * (sort.down ? -1 : 1);
+    // Of two classes the positive one, the second, comes first.
+    return p === q ? (data.classes.length === 2 ? b.index - a.index : a.index - b.index) : (p < q ? -1 : 1) * (sort.down ? -1 : 1);
   };
   const update = () => {
     const wanted = (filter?.value || "").trim().toLowerCase();

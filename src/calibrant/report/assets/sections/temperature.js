@@ -1,5 +1,5 @@
 report.section("temperature", (root, data) => {
-  const { number, percent, share, points, rows } = report.format;
+  const { number, percent, share, points, errorPoints, rows } = report.format;
   const BINS = 15;
   const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   // Little-endian on every machine, whatever its own order.
@@ -116,7 +116,7 @@ report.section("temperature", (root, data) => {
   const set = (exponent) => {
     state = tempered(exponent);
     slider.value = String(exponent);
-    slider.setAttribute("aria-valuetext", `T = ${kelvin(exponent)}, negative log-likelihood ${number(state.nll)}, ECE ${number(state.ece)}`);
+    slider.setAttribute("aria-valuetext", `T = ${kelvin(exponent)}, negative log-likelihood ${number(state.nll)}, ECE ${errorPoints(state.ece)} points`);
     shown.textContent = kelvin(exponent);
     place?.(exponent);
     redraw();
@@ -126,7 +126,7 @@ report.section("temperature", (root, data) => {
       report.html("p", { class: "big" }, `T = ${kelvin(exponent)}`),
       report.facts([
         ["NLL", number(state.nll), once(number(atOne.nll))],
-        ["ECE", number(state.ece), once(number(atOne.ece))],
+        ["ECE", `${errorPoints(state.ece)} points`, once(errorPoints(atOne.ece))],
         ["Mean confidence", share(state.claimed), once(share(atOne.claimed))],
         ["Accuracy", share(accuracy), "at every T"],
       ]),
