@@ -619,14 +619,31 @@ def test_the_line_reaches_every_gap_and_marks_intervals_that_go_on():
     assert "it extends beyond the line" not in render(calm)
 
 
-def test_a_page_of_many_groups_draws_some_and_lists_all():
+def test_a_page_of_many_groups_draws_and_lists_all():
     predictions, home = draw_groups(9, [30] * 60, np.where(np.arange(60) == 50, 0.4, 0.0))
     evaluation = evaluate(predictions, groups=home, **FAST)
     text = render(evaluation)
     assert text.count("data-group=") == 60
-    assert text.count("data-drawn=") == 30
-    assert 'data-drawn="50"' in text
-    assert "30 of 60 groups" in text
+    assert text.count("data-drawn=") == 60
+    assert 'aria-label="Gaps of 60 groups"' in text
+    assert "1 of the 60 groups by group is shown to be off." in text
+
+
+def test_groups_that_are_dates_come_in_order_of_time():
+    predictions, home = draw_groups(9, [60] * 3, [0.3, 0.0, 0.2])
+    for names in (
+        ["2026-02", "2026-10", "2026-03"],
+        ["2025", "2026", "1999"],
+        ["2026W07", "2025W9"],
+    ):
+        values = [names[place % len(names)] for place in home]
+        groups = evaluate(predictions, groups=values, intervals=False).groups
+        assert groups.are_dates == ("2025W9" not in names)
+        if groups.are_dates:
+            assert [group.value for group in groups.in_order] == sorted(names)
+    mixed = ["2026-02", "2026", "2026-03"]
+    groups = evaluate(predictions, groups=[mixed[place] for place in home], intervals=False).groups
+    assert groups.in_order == groups.by_gap
 
 
 def test_a_page_of_groups_without_intervals_has_no_judgement():

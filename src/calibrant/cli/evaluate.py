@@ -22,11 +22,13 @@ from calibrant.cli.console import (
     make_table,
     show_report_path,
 )
+from calibrant.cli.record import InUse, ModelVersion, RecordOptions, ReportDate, Title
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.evaluation import Evaluation, Figure, Group, Groups, Tolerance
     from calibrant.predictions import Predictions
+    from calibrant.report.record import Record
 
 _NARROW = 72  # in a narrower terminal the table has short names only
 
@@ -60,6 +62,10 @@ def evaluate(
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report to this file.", metavar="OUT.html")
     ] = None,
+    title: Title = None,
+    model_version: ModelVersion = None,
+    in_use: InUse = None,
+    date: ReportDate = None,
     groups: Annotated[
         Path | None,
         typer.Option(
@@ -156,6 +162,8 @@ def evaluate(
     thresholds += [Threshold.parse(text, above=False) for text in fail_below or ()]
     names = options.split_metrics(metric)
     allowed = _read_tolerance(tolerance)
+    about = RecordOptions(title, model_version, date, in_use)
+    about.check(report)
     if report is not None:
         _check_report(report)
     if fail_groups and groups is None and not group_column:
@@ -194,7 +202,9 @@ def evaluate(
         progress=not quiet,
     )
     if report is not None:
-        _write_report(evaluation, predictions, report)
+        data = [("predictions", source), ("labels", inputs.labels), ("groups", groups)]
+        own = about.make_record(data)
+        _write_report(evaluation, predictions, report, title=title, own=own)
     failures = _find_failures(
         evaluation, thresholds, fail_on, check_groups=fail_groups, check_verdict=fail_verdict
     )
@@ -423,11 +433,13 @@ def _check_report(path: Path) -> None:
         raise InputError(f"{path}: the report cannot be written: no permission in {nearest}")
 
 
-def _write_report(evaluation: Evaluation, predictions: Predictions, path: Path) -> None:
+def _write_report(
+    evaluation: Evaluation, predictions: Predictions, path: Path, *, title: str | None, own: Record
+) -> None:
     from calibrant.report import write
 
     try:
-        write(evaluation, path, predictions=predictions)
+        write(evaluation, path, predictions=predictions, title=title, record=own)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{path}: the report cannot be written: {reason}") from error

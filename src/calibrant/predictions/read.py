@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from calibrant.core.errors import InputError, first
+from calibrant.core.extras import require
 from calibrant.functional.arrays import as_numpy
 from calibrant.predictions.columns import (
     ColumnNames,
@@ -28,6 +29,8 @@ from calibrant.predictions.columns import (
 )
 from calibrant.predictions.examples import PREFIX, read_example
 from calibrant.predictions.files import (
+    EVENT_SCORES,
+    KINDS,
     OPTIONAL_KEYS,
     ROW_KEYS,
     SIDECARS,
@@ -269,6 +272,39 @@ def _join(parts: Sequence[Contents], files: Sequence[Path]) -> Contents:
         else:
             joined[name] = np.concatenate([np.asarray(each) for each in values])
     return replace(start, **joined)
+
+
+def count_rows(path: str | os.PathLike[str]) -> int:
+    """Return the number of rows of a file, of which no more is read than that takes."""
+    file = check_file(path, (*ENDINGS, ".txt"))
+    with explain_read_errors(file):
+        ending = find_ending(file)
+        if ending == ".parquet":
+            parquet = require("pyarrow.parquet", extra="tables", purpose="reading Parquet")
+            return int(parquet.read_metadata(file).num_rows)
+        if ending == ".txt":
+            return len(_read_lines(file))
+        if ending == ".jsonl":
+            with file.open(encoding="utf-8-sig") as lines:
+                return sum(1 for line in lines if line.strip())
+        if ending in TABLE_ENDINGS:
+            table = open_table(file)
+            return table.read(table.names[:1])[0]
+        if ending == ".npy":
+            return len(load_npy(file, mapped=True))
+        if ending == ".npz":
+            return _longest(read_npz(file))
+        if ending == ".safetensors":
+            return _longest(read_safetensors(file))
+        loaded = load_pt(file, mapped=True)
+        return _longest(loaded) if isinstance(loaded, dict) else len(loaded)
+
+
+def _longest(members: Mapping[str, Any]) -> int:
+    """Return the number of rows of the scores, or of the longest array of a file without."""
+    shapes = {key: tuple(each.shape) for key, each in members.items() if hasattr(each, "shape")}
+    named = [shapes[key] for key in (*KINDS, *EVENT_SCORES) if shapes.get(key)]
+    return max((shape[0] for shape in named or shapes.values() if shape), default=0)
 
 
 def read_labels(path: str | os.PathLike[str]) -> Any:

@@ -13,11 +13,16 @@ from calibrant.report.pictures import (
     reliability_diagram,
     risk_coverage_curve,
 )
+from calibrant.report.record import DataFile, Record, describe_file, make_record
 
 __all__ = [
     "Alternatives",
+    "DataFile",
+    "Record",
     "class_calibration",
+    "describe_file",
     "group_gaps",
+    "make_record",
     "plot_decision_curve",
     "plot_distribution",
     "plot_reliability",
