@@ -5,11 +5,18 @@
 
 A `text` block takes what the `python` block before it prints. A `console` block keeps its shown
 lines, but one that shows `...` alone. `tests/docs/test_pages.py` compares them afterwards.
+
+Tutorials are notebooks kept as Markdown (jupytext opens them). If the last expression of a block
+is a figure, or axes, it is written to the `.svg` picture that follows the block. Each picture and
+each tutorial is stamped with the hash of the code it came from, which
+`tests/docs/test_tutorials.py` compares.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -21,10 +28,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 WITHOUT = ("suites", "extend", "decisions")
-FOLDERS = (".", "start", "guides", "explanation")
+FOLDERS = (".", "start", "guides", "explanation", "tutorials")
+TUTORIALS = DOCS / "tutorials"
 BLOCK = re.compile(
     r"^(<!-- (?:not run: [^\n]+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$", flags=re.M | re.S
 )
+
+PICTURE = re.compile(r"\s*!\[[^\]]*\]\(([^)\s]+\.svg)\)")
+STAMP = re.compile(r"\n*<!-- outputs of code \w+ -->\n*")
 
 
 def list_pages() -> list[Path]:
@@ -34,20 +45,24 @@ def list_pages() -> list[Path]:
 
 
 def run_page(page: Path) -> str:
-    """Run a page's Python blocks in order and return its text with what they print."""
-    names: dict[str, object] = {}
-    printed = ""
+    """Run a page's blocks in order, write its figures, and return its text with what they print."""
+    source = page.read_text(encoding="utf-8")
+    names: dict[str, object] = {"__name__": "page"}
+    printed, code = "", ""
 
     def run_block(match: re.Match[str]) -> str:
-        nonlocal printed
+        nonlocal printed, code
         mark, kind, text = match[1] or "", match[2], match[3]
         if "not run" in mark:
             return match[0]
         if kind == "python":
+            code += text
             stream = io.StringIO()
             with contextlib.redirect_stdout(stream):
-                exec(compile(text, page.name, "exec"), names)  # noqa: S102
+                value = run_code(text, page.name, names)
             printed = stream.getvalue()
+            if picture := PICTURE.match(source, match.end()):
+                write_figure(value, page.parent / picture[1], code)
         elif kind == "text" and ("..." not in text.split("\n") or text.strip() == "..."):
             return f"{mark}```text\n{printed}```"
         elif kind == "console":
@@ -58,7 +73,56 @@ def run_page(page: Path) -> str:
             CliRunner().invoke(app, _split(text))  # later blocks may need its files
         return match[0]
 
-    return BLOCK.sub(run_block, page.read_text(encoding="utf-8"))
+    shown = BLOCK.sub(run_block, source)
+    if page.parent == TUTORIALS and code:
+        shown = STAMP.sub("", shown).rstrip("\n") + f"\n\n<!-- outputs of code {digest(code)} -->\n"
+    return shown
+
+
+def run_code(text: str, name: str, names: dict[str, object]) -> object:
+    """Run code as a cell of a notebook does, and return the value of its last expression."""
+    tree = ast.parse(text)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)  # noqa: S102
+    if not isinstance(last, ast.Expr):
+        return None
+    return eval(compile(ast.Expression(last.value), name, "eval"), names)  # noqa: S307
+
+
+def digest(code: str) -> str:
+    """Return a short hash of code."""
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+
+def list_code(page: Path) -> dict[str, str]:
+    """Return the code of a page up to each picture, by the picture's path, and all by ''."""
+    source = page.read_text(encoding="utf-8")
+    code, by_picture = "", {}
+    for match in BLOCK.finditer(source):
+        if match[2] == "python" and "not run" not in (match[1] or ""):
+            code += match[3]
+            if picture := PICTURE.match(source, match.end()):
+                by_picture[picture[1]] = code
+    return {**by_picture, "": code}
+
+
+def write_figure(value: object, path: Path, code: str) -> None:
+    """Write a figure, or the figure of axes, as SVG; equal drawings give equal files."""
+    from matplotlib import rc_context
+
+    figure = getattr(value, "figure", value)
+    if not hasattr(figure, "savefig"):
+        raise SystemExit(f"{path.name}: the block before it does not end with a figure")
+    sink = io.StringIO()
+    with rc_context({"svg.hashsalt": "calibrant", "svg.fonttype": "path"}):
+        figure.savefig(
+            sink, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight"
+        )
+    path.parent.mkdir(exist_ok=True)
+    text = re.sub(r"[ \t]+$", "", sink.getvalue(), flags=re.M)
+    path.write_text(
+        f"{text}<!-- code {digest(code)} -->\n", encoding="utf-8", newline="\n"
+    )
 
 
 def _split(text: str) -> list[str]:
