@@ -120,9 +120,7 @@ def write_figure(value: object, path: Path, code: str) -> None:
         )
     path.parent.mkdir(exist_ok=True)
     text = re.sub(r"[ \t]+$", "", sink.getvalue(), flags=re.M)
-    path.write_text(
-        f"{text}<!-- code {digest(code)} -->\n", encoding="utf-8", newline="\n"
-    )
+    path.write_text(f"{text}<!-- code {digest(code)} -->\n", encoding="utf-8", newline="\n")
 
 
 def _split(text: str) -> list[str]:
