@@ -18,7 +18,7 @@ from calibrant._version import __version__
 if TYPE_CHECKING:
     from calibrant.calibrators import attach, calibrate
     from calibrant.core.errors import InputError
-    from calibrant.decisions import decide, load
+    from calibrant.decisions import decide, load, prediction_sets
     from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
     from calibrant.monitor import Monitor
     from calibrant.predictions import Predictions
@@ -36,6 +36,7 @@ __all__ = [
     "decide",
     "evaluate",
     "load",
+    "prediction_sets",
 ]
 
 # Imported when first asked for, so that `import calibrant` costs next to nothing.
@@ -51,6 +52,7 @@ _HOME = {
     "decide": "calibrant.decisions",
     "evaluate": "calibrant.evaluation",
     "load": "calibrant.decisions",
+    "prediction_sets": "calibrant.decisions",
 }
 _ROOMS = (
     "calibrators",

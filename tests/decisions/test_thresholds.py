@@ -78,7 +78,7 @@ def test_numpy_torch_and_single_rows_agree(fitted):
 
 def test_confidence_near_one_keeps_its_digits():
     logits = np.array([[40.0, 0.0, 0.0], [50.0, 0.0, 0.0]])
-    odds, predicted = calibrant.decisions.thresholds.measure_odds(
+    odds, predicted = calibrant.decisions.rule.measure_odds(
         torch.from_numpy(logits), "classes", None
     )
     assert odds.tolist() == pytest.approx([40 - np.log(2), 50 - np.log(2)])
@@ -145,9 +145,7 @@ def test_groups_have_thresholds_and_unknown_ones_are_refused(tmp_path):
     accepted = rule.accept(rows, groups=sites)
     loaded = calibrant.load(rule.save(tmp_path / "rule.safetensors"))
     assert np.array_equal(accepted, loaded.accept(rows, groups=sites))
-    odds = calibrant.decisions.thresholds.measure_odds(
-        torch.from_numpy(rows.array), "classes", None
-    )[0]
+    odds = calibrant.decisions.rule.measure_odds(torch.from_numpy(rows.array), "classes", None)[0]
     limits = rule.thresholds[torch.from_numpy((sites == "south").astype(int))]
     assert np.array_equal(accepted, (odds >= limits).numpy())
     with pytest.raises(InputError, match="promises nothing for the groups west"):

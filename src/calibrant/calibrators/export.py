@@ -71,9 +71,7 @@ def export_onnx(
         probabilities: True appends the softmax (the logistic function for a binary score).
             Default: False (logits, as the module gives).
     """
-    absent = [name for name in _EXTRA if find_spec(name) is None]
-    if absent:
-        raise InputError(f"ONNX needs {', '.join(absent)}: pip install 'calibrant[onnx]'")
+    check_onnx()
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError(f"{target}: the folder {target.parent} does not exist")
@@ -96,6 +94,13 @@ def export_onnx(
         exported.save(str(temporary), external_data=False)
         _verify(temporary, program.module(), inputs)
     return target
+
+
+def check_onnx() -> None:
+    """Raise an error that names the pip command if the packages of the extra are missing."""
+    absent = [name for name in _EXTRA if find_spec(name) is None]
+    if absent:
+        raise InputError(f"ONNX needs {', '.join(absent)}: pip install 'calibrant[onnx]'")
 
 
 class Probabilities(nn.Module):

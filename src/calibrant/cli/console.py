@@ -119,7 +119,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
 def _describe_error(error: Exception) -> tuple[str, int]:
     """Return the message to print and the exit code."""
     if isinstance(error, InputError):
-        return _name_options(str(error)), BAD_INPUT
+        return name_options(str(error)), BAD_INPUT
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}", BAD_INPUT
@@ -132,13 +132,21 @@ def _describe_error(error: Exception) -> tuple[str, int]:
     ), UNEXPECTED
 
 
-def _name_options(message: str) -> str:
+def name_options(message: str) -> str:
     """Replace the API's keyword arguments in a message by options of the command line."""
     message = re.sub(r"\bkind='(logits|probs)'", r"--\1", message)
     message = re.sub(r"\b(say|pass|give|set|use) --(?=logits|probs)", "add --", message)
+    message = re.sub(r"\b(by|guarantee)='(\w+)'", r"--\1 \2", message)
     message = message.replace("drop_unlabelled=True", "--drop-unlabelled")
     message = re.sub(
-        r"\b(labels|num_bins|ignore_index|normalise|event|pos_label|"
+        r"\b(max_error|min_precision|min_recall|max_weight|max_cluster_size|confidence_level)(=?)",
+        lambda match: f"--{match[1].replace('_', '-')}{' ' if match[2] else ''}",
+        message,
+    )
+    message = re.sub(r"\bpositive= ?", "--pos-label ", message)
+    message = message.replace("--min-recall and costs", "--min-recall and --cost")
+    message = re.sub(
+        r"\b(labels|num_bins|ignore_index|normalise|event|pos_label|by|groups|"
         r"(?:label|weight|cluster|id)_column|score_columns)= ?",
         lambda match: f"--{match[1].replace('_', '-')} ",
         message,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from calibrant.cli import options
 from calibrant.cli.console import command, echo_json, make_console, make_table
+from calibrant.cli.decide import apply_rule
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -128,32 +129,68 @@ def fit(
 @command
 @options.takes_input
 def apply(
-    calibrator: Annotated[Path, typer.Argument(help="A fitted calibrator.", metavar="CALIBRATOR")],
+    calibrator: Annotated[
+        Path,
+        typer.Argument(
+            help="A fitted calibrator, or a rule from `calibrant decide` or `calibrant sets`.",
+            metavar="CALIBRATOR",
+        ),
+    ],
     file: Annotated[
         Path,
         typer.Argument(help="Predictions to calibrate; for a head, features.", metavar="FILE"),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Output file for the predictions.", metavar="OUT"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Output file for the predictions; for the table of a rule .csv, .jsonl or "
+            ".parquet.",
+            metavar="OUT",
+        ),
     ],
     *,
     inputs: options.InputOptions,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the group of each row, for a rule with thresholds by group.",
+            metavar="FILE",
+        ),
+    ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the groups: in the file of --groups or, without --groups, in FILE.",
+            metavar="NAME",
+        ),
+    ] = None,
+    seed: options.Seed = 0,
     plugins: options.Plugins = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Calibrate predictions with a fitted calibrator and write them as logits.
+    """Apply a calibrator, and write calibrated predictions as logits; or a rule, as a table.
 
-    Predictions without labels are written without labels.
+    Predictions without labels are written without labels. The table of a rule has a line a row:
+    id, prediction, probability, and whether it is accepted, or its set of classes. --seed is for
+    aps sets, which need random numbers.
     """
-    from calibrant.calibrators.files import load
     from calibrant.calibrators.heads.features import apply_features, read_features
     from calibrant.calibrators.rank import apply as apply_calibrator
+    from calibrant.decisions import Rule, load
 
     fitted = load(calibrator)
     if output.exists() and output.samefile(file):
         raise InputError(f"{output} is the input file: name another output with -o")
+    if isinstance(fitted, Rule):
+        apply_rule(
+            fitted, file, output, inputs, groups, group_column, seed, as_json=as_json, quiet=quiet
+        )
+        return
+    if groups is not None or group_column is not None:
+        raise InputError("--groups and --group-column are for rules, this is a calibrator")
     if fitted.takes_features:
         features = read_features(file, labels=inputs.labels, ignore_index=inputs.ignore_index)
         calibrated = apply_features(fitted, features)

@@ -1,6 +1,17 @@
 """Act on predictions: thresholds and sets with a guarantee, and changed priors."""
 
-from calibrant.decisions.rule import Rule, load
-from calibrant.decisions.thresholds import NoThresholdError, Threshold, decide
+from calibrant.decisions.export import export_onnx
+from calibrant.decisions.rule import NoThresholdError, Rule, load
+from calibrant.decisions.sets import PredictionSets, prediction_sets
+from calibrant.decisions.thresholds import Threshold, decide
 
-__all__ = ["NoThresholdError", "Rule", "Threshold", "decide", "load"]
+__all__ = [
+    "NoThresholdError",
+    "PredictionSets",
+    "Rule",
+    "Threshold",
+    "decide",
+    "export_onnx",
+    "load",
+    "prediction_sets",
+]

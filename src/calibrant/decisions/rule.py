@@ -7,6 +7,7 @@ says what the rule promises, on which rows it was made, and when. `load` reads i
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import typing
 from collections.abc import Sequence
@@ -66,7 +67,8 @@ class Part:
 
     Args:
         name: The class or group; "all rows".
-        threshold: The least probability that is accepted; None if nothing is.
+        threshold: The least probability that is accepted, None if nothing is; for sets, of a class
+            in them, None if it always is (``aps``: the largest total).
         num_rows: The rows on which the threshold was chosen.
         share: The share of these that the rule accepts (sets: that have one class in their set).
         num_errors: The errors among them: wrong rows, false alarms, missed events or classes.
@@ -75,6 +77,7 @@ class Part:
             exact one.
         more_rows: Roughly how many more rows of this kind would grant a threshold; None if there is
             one, or if no number would.
+        size: For sets: the mean number of classes in a set.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Part:
     risk: float | None
     bound: float | None = None
     more_rows: int | None = None
+    size: float | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,14 @@ class Terms:
     costs: dict[str, float] = field(default_factory=dict)
     mean_cost: tuple[float, ...] = ()
     other_costs: tuple[float, ...] = ()
+
+
+class NoThresholdError(InputError):
+    """No threshold can keep the promise on these rows; ``parts`` say what would."""
+
+    def __init__(self, message: str, parts: Sequence[Part]) -> None:
+        super().__init__(message)
+        self.parts = tuple(parts)
 
 
 class Rule(nn.Module):
@@ -174,6 +186,10 @@ class Rule(nn.Module):
     @property
     def promise(self) -> str:
         """Return what the rule promises, in a sentence or two."""
+        raise NotImplementedError
+
+    def decide_logits(self, logits: Tensor, extra: Tensor | None = None, /) -> Tensor:
+        """Return the decision on each row of calibrated logits."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
@@ -445,3 +461,56 @@ def check_share(value: float, name: str) -> float:
 def format_share(value: float) -> str:
     """Write a share as a percentage with as few digits as it needs."""
     return f"{100 * value:.4g}%"
+
+
+def measure_odds(logits: Tensor, task: str, positive: int | None) -> tuple[Tensor, Tensor]:
+    """Return the log-odds of each row's confidence, and the predicted class.
+
+    Args:
+        logits: Calibrated logits, (N,) or (N,K).
+        task: ``"classes"`` or ``"events"``.
+        positive: The class whose probability counts, of two; None for the predicted class.
+    """
+    if task == "events":
+        odds = logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]
+        return odds, torch.ones_like(odds, dtype=torch.int64)
+    if logits.ndim == 1 or positive is not None:
+        odds = logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]
+        predicted = (odds > 0).to(torch.int64)
+        if positive is None:
+            return odds.abs(), predicted
+        return (odds if positive == 1 else -odds), predicted
+    top, predicted = logits.max(dim=1)
+    # The others' sum apart from the top one: 1 − confidence would lose all digits near 1.
+    others = logits.scatter(1, predicted.unsqueeze(1), -torch.inf)
+    return top - others.logsumexp(dim=1), predicted
+
+
+def name_test(design: Design) -> str:
+    """Return which p-values a design gets.
+
+    Args:
+        design: Weights, clusters and their bound.
+    """
+    if design.is_plain:
+        return "exact"
+    return "approximate" if design.bound is None else "betting"
+
+
+def round_up(number: float) -> int:
+    """Round a number of rows up to two digits.
+
+    Args:
+        number: The number.
+    """
+    size = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
+    return int(math.ceil(number / size) * size)
+
+
+def to_probability(odds: float) -> float:
+    """Return the probability of log-odds.
+
+    Args:
+        odds: The log-odds.
+    """
+    return 1 / (1 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1 + math.exp(odds))

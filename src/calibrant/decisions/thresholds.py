@@ -22,15 +22,20 @@ from calibrant.decisions import fixed_sequence
 from calibrant.decisions.risk_tests import Design
 from calibrant.decisions.rule import (
     Calibrated,
+    NoThresholdError,
     Part,
     Rule,
     Terms,
     check_share,
     format_share,
+    measure_odds,
+    name_test,
     prepare,
+    round_up,
+    to_probability,
 )
 from calibrant.evaluation.clustered import influence_interval, mean_influence
-from calibrant.evaluation.groups.files import check_groups
+from calibrant.evaluation.groups.files import check_groups, make_text
 from calibrant.functional.arrays import Array, as_numpy, to_tensor
 from calibrant.predictions import Predictions
 
@@ -41,14 +46,6 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 COSTS = {"classes": ("error", "review"), "events": ("false_alarm", "miss")}
-
-
-class NoThresholdError(InputError):
-    """No threshold can keep the promise on these rows; ``parts`` say what would."""
-
-    def __init__(self, message: str, parts: tuple[Part, ...]) -> None:
-        super().__init__(message)
-        self.parts = parts
 
 
 class Threshold(Rule):
@@ -63,9 +60,9 @@ class Threshold(Rule):
             scores: What the calibrator takes: logits or probabilities.
             group: (N,) the number of each row's group, if the rule has thresholds by group.
         """
-        return self.accept_logits(self.calibrator(scores), group)
+        return self.decide_logits(self.calibrator(scores), group)
 
-    def accept_logits(self, logits: Tensor, group: Tensor | None = None) -> Tensor:
+    def decide_logits(self, logits: Tensor, group: Tensor | None = None) -> Tensor:
         """Return whether each row of calibrated logits is accepted.
 
         Args:
@@ -91,7 +88,7 @@ class Threshold(Rule):
         logits = self._read_scores(scores)
         codes = self._find_groups(groups, len(logits))
         with torch.no_grad():
-            accepted = self.accept_logits(
+            accepted = self.decide_logits(
                 to_tensor(logits).to(self.thresholds.device),
                 None if codes is None else codes.to(self.thresholds.device),
             )
@@ -111,7 +108,7 @@ class Threshold(Rule):
         if given.shape != (num_rows,):
             raise InputError(f"there are {num_rows:,} rows, and groups of shape {given.shape}")
         places = {name: place for place, name in enumerate(self.terms.names)}
-        texts = [_to_text(value) for value in given.tolist()]
+        texts = [make_text(value) for value in given.tolist()]
         if unknown := sorted({text for text in texts if text not in places}):
             raise InputError(
                 f"the rule promises nothing for the groups {first(unknown)}; it was made for "
@@ -284,7 +281,7 @@ def decide(
         target=target,
         value=value,
         confidence_level=confidence_level,
-        test=_name_test(rows.design),
+        test=name_test(rows.design),
         by="class" if by == "class" else "group" if groups is not None else None,
         names=names,
         positive=positive,
@@ -293,29 +290,6 @@ def decide(
         raise NoThresholdError(_explain_none(terms, parts, rows), tuple(parts))
     buffer = torch.tensor(thresholds, dtype=torch.float32)
     return Threshold(rows.calibrator, buffer, terms, parts, rows.made_on)
-
-
-def measure_odds(logits: Tensor, task: str, positive: int | None) -> tuple[Tensor, Tensor]:
-    """Return the log-odds of each row's confidence, and the predicted class.
-
-    Args:
-        logits: Calibrated logits, (N,) or (N,K).
-        task: ``"classes"`` or ``"events"``.
-        positive: The class whose probability counts, of two; None for the predicted class.
-    """
-    if task == "events":
-        odds = logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]
-        return odds, torch.ones_like(odds, dtype=torch.int64)
-    if logits.ndim == 1 or positive is not None:
-        odds = logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]
-        predicted = (odds > 0).to(torch.int64)
-        if positive is None:
-            return odds.abs(), predicted
-        return (odds if positive == 1 else -odds), predicted
-    top, predicted = logits.max(dim=1)
-    # The others' sum apart from the top one: 1 − confidence would lose all digits near 1.
-    others = logits.scatter(1, predicted.unsqueeze(1), -torch.inf)
-    return top - others.logsumexp(dim=1), predicted
 
 
 def _choose_target(
@@ -377,7 +351,7 @@ def _find_precision(
             cells, np.ones(num_rows), losses, expected
         )
         factor = fixed_sequence.rows_needed(counts, errors, likely, limit, delta)
-        more = None if factor is None else _round_up(num_rows * (factor - 1))
+        more = None if factor is None else round_up(num_rows * (factor - 1))
         return np.inf, Part("", None, num_rows, 0.0, 0, None, None, more)
     threshold = float(fixed_sequence.GRID[cell])
     above = cells >= cell
@@ -395,7 +369,7 @@ def _find_recall(
     if quantile is None:
         units = fixed_sequence.count_units(design.take(good), events)
         least = fixed_sequence.fewest_rows(limit, delta) * events / units
-        more = _round_up(max(1.0, least - events)) if design.is_plain else None
+        more = round_up(max(1.0, least - events)) if design.is_plain else None
         return np.inf, Part("", None, events, 0.0, 0, None, None, more)
     cell = int(fixed_sequence.find_cells(np.array([quantile]))[0])
     threshold = float(fixed_sequence.GRID[cell])
@@ -527,29 +501,3 @@ def _explain_none(terms: Terms, parts: list[Part], rows: Calibrated) -> str:
         f"{start}, and more would hardly help: even the surest rows seem to be wrong too often; "
         "calibrate first, or promise less"
     )
-
-
-def _name_test(design: Design) -> str:
-    """Return which p-values a design gets."""
-    if design.is_plain:
-        return "exact"
-    return "approximate" if design.bound is None else "betting"
-
-
-def _round_up(number: float) -> int:
-    """Round a number of rows up to two digits."""
-    size = 10 ** max(0, math.floor(math.log10(max(number, 1))) - 1)
-    return int(math.ceil(number / size) * size)
-
-
-def to_probability(odds: float) -> float:
-    """Return the probability of log-odds."""
-    return 1 / (1 + math.exp(-odds)) if odds >= 0 else math.exp(odds) / (1 + math.exp(odds))
-
-
-def _to_text(value: Any) -> str:
-    """Return a group's name as `check_groups` writes it."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).strip()

@@ -142,6 +142,37 @@ def check_groups(groups: Any, predictions: Predictions, title: str | None = None
     if isinstance(groups, GroupValues):
         return groups
     column = groups if isinstance(groups, GroupColumn) else GroupColumn(_get_name(groups), groups)
+    values, names, warnings = _match_rows(column, predictions)
+    kinds, codes = np.unique(values if values.dtype.kind in "iufb" else names, return_inverse=True)
+    if len(kinds) == 1:
+        raise InputError(
+            f"all rows are in one group, {str(names[0])!r}: there is nothing to compare, leave "
+            "groups out"
+        )
+    if len(kinds) > MOST_GROUPS:
+        raise InputError(
+            f"found {len(kinds):,} groups, at most {MOST_GROUPS:,} can be judged: is this an id or "
+            "a measurement? Gather values into ranges first"
+        )
+    texts = {int(code): str(name) for code, name in zip(codes, names, strict=True)}
+    ordered = tuple(texts[code] for code in range(len(kinds)))
+    return GroupValues(title or column.title, ordered, codes.astype(np.int64), warnings)
+
+
+def match_names(column: GroupColumn, predictions: Predictions) -> NDArray[Any]:
+    """Return the name of each row's group; unlike `check_groups`, one group for all will do.
+
+    Args:
+        column: A column of `read_groups`.
+        predictions: The predictions whose rows are grouped.
+    """
+    return _match_rows(column, predictions)[1]
+
+
+def _match_rows(
+    column: GroupColumn, predictions: Predictions
+) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
+    """Return each row's value, its text, and warnings; rows are matched by ids if there are any."""
     values = column.values
     values = as_numpy(values) if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
@@ -161,20 +192,7 @@ def check_groups(groups: Any, predictions: Predictions, title: str | None = None
                 f"ids could not be compared: {side} have none; rows were taken in the order of "
                 "the file",
             )
-    kinds, codes = np.unique(values if values.dtype.kind in "iufb" else names, return_inverse=True)
-    if len(kinds) == 1:
-        raise InputError(
-            f"all rows are in one group, {str(names[0])!r}: there is nothing to compare, leave "
-            "groups out"
-        )
-    if len(kinds) > MOST_GROUPS:
-        raise InputError(
-            f"found {len(kinds):,} groups, at most {MOST_GROUPS:,} can be judged: is this an id or "
-            "a measurement? Gather values into ranges first"
-        )
-    texts = {int(code): str(name) for code, name in zip(codes, names, strict=True)}
-    ordered = tuple(texts[code] for code in range(len(kinds)))
-    return GroupValues(title or column.title, ordered, codes.astype(np.int64), warnings)
+    return values, names, warnings
 
 
 def _get_name(groups: Any) -> str:
@@ -208,7 +226,7 @@ def _make_texts(values: NDArray[Any], column: GroupColumn) -> NDArray[Any]:
     items: Iterable[Any] = values.tolist()
     if values.dtype.kind in "mM":
         items = values.astype(str).tolist()
-    texts = [None if item is None else _make_text(item) for item in items]
+    texts = [None if item is None else make_text(item) for item in items]
     missing = [row for row, text in enumerate(texts) if text is None or text.lower() in _MISSING]
     if missing:
         where = f"first rows: {first(missing)}"
@@ -222,8 +240,12 @@ def _make_texts(values: NDArray[Any], column: GroupColumn) -> NDArray[Any]:
     return np.array(texts, dtype=object)  # not of a fixed width: one text may be very long
 
 
-def _make_text(value: Any) -> str:
-    """Return a value as text, the same whether a file holds it as text, bytes or a number."""
+def make_text(value: Any) -> str:
+    """Return a value as text, the same whether a file holds it as text, bytes or a number.
+
+    Args:
+        value: The value.
+    """
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     whole = isinstance(value, float) and value.is_integer()
@@ -237,8 +259,8 @@ def _match_ids(group_ids: NDArray[Any], prediction_ids: NDArray[Any]) -> NDArray
             f"found ids of shape {group_ids.shape} for {len(prediction_ids):,} rows: "
             "there must be one for each"
         )
-    given = np.array([_make_text(value) for value in group_ids.tolist()])
-    wanted = np.array([_make_text(value) for value in prediction_ids.tolist()])
+    given = np.array([make_text(value) for value in group_ids.tolist()])
+    wanted = np.array([make_text(value) for value in prediction_ids.tolist()])
     different = np.flatnonzero(given != wanted)
     if not len(different):
         return np.arange(len(wanted))
