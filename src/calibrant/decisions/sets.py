@@ -216,7 +216,7 @@ def prediction_sets(
     >>> rows = calibrant.predictions.example("cifar10-resnet18")
     >>> rule = calibrant.prediction_sets(rows, coverage=0.95)
     >>> f"{rule.sets(rows).sum(1).mean():.2f} classes a row"
-    '1.04 classes a row'
+    '1.05 classes a row'
     """
     alpha = 1 - check_share(coverage, "coverage")
     delta = 1 - check_share(confidence_level, "confidence_level")
