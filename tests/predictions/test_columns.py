@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibrant import evaluate
 from calibrant.core.errors import InputError
 from calibrant.predictions import Predictions
 
@@ -276,6 +277,21 @@ def test_minus_infinity_points_to_options():
     with pytest.raises(InputError, match="from_options") as caught:
         Predictions.from_logits(np.array([[0.5, -np.inf], [0.1, 0.2]]), [0, 1])
     assert "floor" not in str(caught.value)
+
+
+def test_padding_of_minus_infinity_is_no_option():
+    """An array padded with −inf, as many tools write it, gives each row its own options."""
+    padded = np.array([[0.5, 0.1, -np.inf, -np.inf], [0.1, -np.inf, 0.3, 0.2], [1, 0, 2, -np.inf]])
+    quiz = Predictions.from_options(padded, [0, 2, 1])
+    assert quiz.num_options.tolist() == [2, 4, 3]
+    assert np.array_equal(quiz.array, padded)
+    alone = Predictions.from_options([[0.5, 0.1], [1, 0, 2]], [0, 1])
+    flat = Predictions.from_options([[0.0, 0.0, -np.inf], [0.0, 0.0, 0.0]], [0, 1])
+    figures = evaluate(flat, metrics=["mean_entropy"], intervals=False)
+    assert figures["mean_entropy"].value == pytest.approx(np.log([2.0, 3.0]).mean())  # own K
+    assert np.array_equal(quiz.take([0, 2]).array[:, :3], alone.array)
+    with pytest.raises(InputError, match="the answer is option 2"):
+        Predictions.from_options(padded, [2, 2, 1])
 
 
 def test_json_lines_may_hold_lists_of_different_length(tmp_path):

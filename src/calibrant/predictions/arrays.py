@@ -260,7 +260,8 @@ def pad_options(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Return the options of all questions as (N, K), and each question's number of options.
 
-    K is the largest number; absent options have a logit of −inf, or probability 0.
+    K is the largest number; absent options have a logit of −inf, or probability 0. Logits of −inf
+    at the end of a row are absent options too.
     """
     rows = [np.asarray(as_numpy(_as_array(row, "scores")), dtype=np.float64) for row in scores]
     if not rows:
@@ -271,12 +272,21 @@ def pad_options(
             "each question needs one score for each of its options; found "
             f"{rows[wrong[0]].shape} in rows {first(wrong)}"
         )
+    if is_logits:
+        rows = [row[: _count_present(row)] for row in rows]
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     if int(counts.max()) * len(rows) > 100 * int(counts.sum()) + 10_000_000:
         raise InputError(f"questions have 1 to {counts.max():,} options: too different")
     padded = np.full((len(rows), max(2, int(counts.max()))), -np.inf if is_logits else 0.0)
     padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(rows)
     return padded, counts
+
+
+def _count_present(logits: npt.NDArray[np.float64]) -> int:
+    """Return the place after the last logit that is not −inf; at least 1."""
+    if len(logits) < 2 or logits[-1] != -np.inf:
+        return len(logits)
+    return max(1, 1 + int(np.flatnonzero(logits != -np.inf).max(initial=0)))
 
 
 def as_num_options(given: object, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
