@@ -44,8 +44,18 @@ def test_a_worse_model_is_code_3_and_named(folder):
     better = compare(folder, "sharp", "good", "--fail-worse", "nll")
     assert (better.exit_code, better.stderr) == (0, "")
     assert "not worse: nll" in better.stdout
+    assert "This assumes independent rows" in better.stdout
     same = compare(folder, "good", "good", "--fail-worse", "nll")
     assert same.exit_code == 0
+
+
+def test_gates_take_metrics_with_options(folder):
+    result = compare(folder, "good", "sharp", "--fail-worse", "ece(num_bins=5)")
+    assert result.exit_code == 3
+    assert "failed: B is worse: ece(num_bins=5)" in result.stderr
+    bound = ("--fail-on", "bound", "--fail-worse")
+    assert compare(folder, "good", "sharp", *bound, "ece(num_bins=5)=0.9").exit_code == 0
+    assert compare(folder, "good", "sharp", *bound, "ece(num_bins=5)").exit_code == 2
 
 
 def test_a_margin_fails_unless_it_is_ruled_out(folder):

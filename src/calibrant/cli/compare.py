@@ -131,20 +131,21 @@ class Gate(NamedTuple):
     @classmethod
     def parse(cls, text: str, fail_on: str) -> Gate:
         """Parse ``NAME``, or ``NAME=MARGIN`` if the interval must rule out a margin."""
+        from calibrant.core.method_text import split_outside
         from calibrant.metrics import measure
 
-        name, sign, number = (part.strip() for part in text.partition("="))
-        if bool(sign) != (fail_on == "bound"):
+        name, *margins = (part.strip() for part in split_outside(text, "="))
+        if bool(margins) != (fail_on == "bound") or len(margins) > 1:
             need = "takes a name alone, or add --fail-on bound"
             if fail_on == "bound":
                 need = "takes NAME=MARGIN with --fail-on bound, such as nll=0.01"
             raise InputError(f"--fail-worse {need}; found {text!r}")
         if measure(name).better == "neither":
             raise InputError(f"--fail-worse {name}: this metric has no better direction")
-        if not sign:
+        if not margins:
             return cls(name, None)
         try:
-            margin = float(number)
+            margin = float(margins[0])
         except ValueError:
             margin = float("nan")
         if not margin >= 0:
@@ -187,6 +188,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         console.print(f"note: {note}", style="dim", soft_wrap=True)
     console.print()
     console.print(comparison.headline, style="bold")
+    if comparison.caveat is not None:
+        console.print(comparison.caveat)
     console.print()
     table = make_table()
     table.add_column("name", style="cyan", no_wrap=True)
