@@ -181,6 +181,16 @@ def test_many_labels_are_pooled_with_a_row_as_a_cluster():
     events = compare(a.to_events(), b.to_events(), metrics=["nll", "ece"], **FAST)
     assert pooled.differences == events.differences
     assert (pooled.task, pooled.num_rows, pooled.num_clusters) == ("multilabel", 40, 40)
+    assert "independent rows" in pooled.caveat  # rows may share a patient: only labels are grouped
+    assert events.caveat is None
+
+
+def test_the_caveat_on_independence_stands_where_no_clusters_are_given():
+    scores, happened, codes = draw_events(clusters=12, size=5)
+    alone = compare(*make_pair(scores, happened), metrics=["nll"], **FAST)
+    assert "independent rows" in alone.to_dict()["caveat"]
+    grouped = compare(*make_pair(scores, happened, clusters=codes), metrics=["nll"], **FAST)
+    assert grouped.caveat is None
 
 
 def test_questions_with_options_are_compared_by_the_predicted_option():

@@ -126,6 +126,20 @@ def test_the_caveat_on_independence_stands_where_no_clusters_are_given():
     assert "Rows are grouped in 30 clusters" in told[-1]
 
 
+def test_labels_of_a_row_are_grouped_and_their_rows_assumed_independent():
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.1, 0.9, (200, 2))
+    labels = (rng.random((200, 2)) < p).astype(int)
+    alone = evaluate(Predictions.from_multilabel(p, labels, is_logits=False), **FEW).verdict
+    assert alone.sentences[-2].startswith("The labels of a row form a cluster")
+    assert "assumes independent rows" in alone.sentences[-1]
+    patients = np.arange(200) // 5
+    grouped = Predictions.from_multilabel(p, labels, is_logits=False, clusters=patients)
+    text = " ".join(evaluate(grouped, **FEW).verdict.sentences)
+    assert "Rows are grouped in 40 clusters" in text
+    assert "independent rows" not in text
+
+
 def test_a_label_that_is_off_is_named_among_many():
     rng = np.random.default_rng(7)
     p = rng.uniform(0.05, 0.6, (3000, 4))

@@ -77,6 +77,7 @@ from calibrant.evaluation.permutation_test import (
     two_sided,
 )
 from calibrant.evaluation.value import make_plain
+from calibrant.evaluation.verdict import INDEPENDENCE
 from calibrant.functional.arrays import Array, as_numpy
 from calibrant.functional.statistics import holm
 from calibrant.metrics.base import Measure, compute_all
@@ -162,6 +163,7 @@ class Comparison:
     weighted: bool = False
     untested: str | None = None  # why nothing was tested
     notes: tuple[str, ...] = ()
+    caveat: str | None = None  # what is assumed where no clusters were given
 
     def __getitem__(self, name: str) -> Difference:
         if name not in self.differences:
@@ -323,6 +325,7 @@ def compare(
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
     a, b, notes = _pair_rows(a.in_memory(), b.in_memory(), join)
     task, num_rows = a.task, a.num_rows
+    caveat = INDEPENDENCE if a.clusters is None and not a.is_dense else None
     if task == "multilabel":
         a, b = a.to_events(), b.to_events()
     positive = choose_positive(a, view, pos_label)
@@ -376,6 +379,7 @@ def compare(
         else f"the rows lie in {num_clusters} {what}, and fewer than {FEWEST_CLUSTERS} show too "
         "little of how much they differ",
         notes=notes,
+        caveat=caveat,
     )
 
 

@@ -320,8 +320,8 @@ def _evaluate_labels(
     """Evaluate many labels a row: pooled, with a row as a cluster, and label by label."""
     width = predictions.num_classes
     if groups is not None:
-        by_row = check_groups(groups, predictions, group_name)
-        groups = by_row._replace(codes=np.repeat(by_row.codes, width))
+        of_rows = check_groups(groups, predictions, group_name)
+        groups = of_rows._replace(codes=np.repeat(of_rows.codes, width))
     pooled = evaluate(
         predictions.to_events(),
         metrics=metrics,
@@ -342,6 +342,10 @@ def _evaluate_labels(
         level = options["confidence_level"]
         known = [(label.name, label.verdict) for label in labels if label.verdict is not None]
         verdict = add_labels(verdict, known, level=level)
+        if predictions.clusters is None:  # the pooled rows' clusters are those of to_events
+            by_row = _describe_clusters(pooled.num_clusters or 0, "clusters")
+            kept = (text for text in verdict.sentences if text != by_row)
+            verdict = replace(verdict, sentences=(*kept, _LABELS_OF_A_ROW, INDEPENDENCE))
     return replace(
         pooled,
         verdict=verdict,
@@ -761,6 +765,13 @@ def _read_blocks(predictions: Predictions, options: Mapping[str, Any]) -> Iterat
         yield from blocks(preds, target, **options)
 
 
+_LABELS_OF_A_ROW = "The labels of a row form a cluster; intervals and tests allow for that."
+
+
+def _describe_clusters(number: int, what: str) -> str:
+    return f"Rows are grouped in {number:,} {what}; intervals and tests allow for that."
+
+
 def _describe_units(units: Units, predictions: Predictions) -> list[str]:
     """Say what the rows are: independent, or in clusters, or weighted."""
     sentences = []
@@ -769,9 +780,7 @@ def _describe_units(units: Units, predictions: Predictions) -> list[str]:
     else:
         number = len(np.unique(units.clusters))
         what = "images" if predictions.clusters is None and predictions.is_dense else "clusters"
-        sentences.append(
-            f"Rows are grouped in {number:,} {what}; intervals and tests allow for that."
-        )
+        sentences.append(_describe_clusters(number, what))
     if units.weights is not None:
         sentences.append("Rows are weighted: sampling or importance weights, free of scale.")
     return sentences
