@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from calibrant import InputError, Predictions, metrics
+from calibrant import InputError, Predictions, bootstrap_interval, metrics
 from calibrant.evaluation import evaluate
 from calibrant.evaluation.clustered import (
     _exchangeable_p_value,
@@ -347,3 +347,22 @@ def test_calibrated_clusters_are_seldom_called_off_and_intervals_hold():
 def test_bad_units_are_named(how, message):
     with pytest.raises(InputError, match=message):
         influence_interval(0.0, np.zeros(3), **how)
+
+
+def test_the_interval_of_arrays_with_units_is_that_of_evaluate():
+    rng = np.random.default_rng(8)
+    clusters, names = np.arange(300) // 10, ["ece", "brier", "auroc", "accuracy", "aurc"]
+    logits, weights = rng.normal(size=(300, 3)), rng.uniform(0.5, 2, 300)
+    labels = rng.integers(0, 3, 300)
+    labels[::17] = 9
+    units = {"weights": weights, "clusters": [f"patient {code}" for code in clusters]}
+    rows = Predictions.from_logits(logits, labels, ignore_index=9, **units)
+    found = evaluate(rows, metrics=names, resamples=100)
+    for name in names:
+        how = {"ignore_index": 9, "resamples": 100, **units}
+        interval = bootstrap_interval(metrics.measure(name), logits, labels, **how)
+        assert (interval.low, interval.high) == (found[name].low, found[name].high)
+    plain = bootstrap_interval(metrics.measure("brier"), logits, labels, ignore_index=9)
+    assert plain.low != found["brier"].low
+    with pytest.raises(InputError, match="weights"):
+        bootstrap_interval(metrics.measure("ece"), logits, labels, weights=weights[1:])

@@ -36,10 +36,12 @@ from calibrant.evaluation.bootstrap import (
     percentile_interval,
     resample_counts,
     resample_measures,
+    share_states,
 )
 from calibrant.evaluation.clustered import (
     Scale,
     check_weights,
+    encode_clusters,
     gap_interval,
     has_few_events,
     influence_interval,
@@ -52,7 +54,7 @@ from calibrant.evaluation.clustered import (
     ratio_interval,
 )
 from calibrant.evaluation.inversion import CellNoise, Interval, invert
-from calibrant.functional.arrays import Array
+from calibrant.functional.arrays import Array, as_numpy
 from calibrant.functional.blocks import find_view
 from calibrant.functional.statistics import wilson
 from calibrant.metrics.base import Measure, State, compute_all
@@ -62,6 +64,7 @@ from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.registry import measure as get_measure
 from calibrant.metrics.selective import SELECTIVE
 from calibrant.predictions import Predictions
+from calibrant.predictions.arrays import as_clusters, as_weights
 
 GAP = "confidence − accuracy"  # resampled together with the figures, for the verdict
 
@@ -590,12 +593,15 @@ def bootstrap_interval(
     seed: int = 0,
     view: str | None = None,
     pos_label: int | None = None,
+    weights: Any = None,
+    clusters: Any = None,
 ) -> Interval:
     """Compute the interval of one measure of arrays in memory.
 
     Calibration errors are corrected for their upward bias (see `inversion`). Means of rows and
     ranked risks have percentile bootstrap intervals. Any other measure is computed anew on
-    random halves of the rows, whose spread is its standard error.
+    random halves of the rows, whose spread is its standard error. With weights or clusters the
+    interval is that of `evaluate`; a measure that has none then is bounded by infinity.
 
     Args:
         measure: The measure, as `calibrant.metrics.measure` makes it.
@@ -609,6 +615,8 @@ def bootstrap_interval(
         view: ``"events"`` judges the probability of the positive class of two, ``"top"`` that of
             the predicted class; None means events wherever the measure's function does.
         pos_label: The positive class of two; class 1 if None.
+        weights: A positive sampling or importance weight for each row (or image).
+        clusters: The cluster of each row (or image), such as its patient.
     """
     plan = Plan(level, resamples, seed)
     how: dict[str, Any] = {"from_logits": from_logits, "ignore_index": ignore_index}
@@ -616,6 +624,8 @@ def bootstrap_interval(
         view = "top"
     how["positive"] = find_view(np.shape(preds), view, pos_label)
     named, name = {measure.name: measure}, measure.name
+    if weights is not None or clusters is not None:
+        return _unit_interval(measure, preds, target, plan, weights, clusters, how)
     if measure.kind == "calibration":
         (state,) = measure.build()
         cells = make_cell_states([measure], int(np.prod(preds.shape)))
@@ -648,3 +658,47 @@ def bootstrap_interval(
         )
         low, high = normal_interval(float(value), halves[:, 0, 0], level)
     return Interval(low, high, float(value))
+
+
+def _unit_interval(
+    measure: Measure,
+    preds: Array,
+    target: Array,
+    plan: Plan,
+    weights: Any,
+    clusters: Any,
+    how: Mapping[str, Any],
+) -> Interval:
+    """Compute the interval of one measure of rows with weights or clusters."""
+    labels = as_numpy(target)
+    weights, clusters = as_weights(weights, len(labels)), as_clusters(clusters, len(labels))
+    codes = None if clusters is None else encode_clusters(clusters)
+    ranks, states = RankState(), measure.build()
+    named = {measure.name: measure}
+    rows = make_row_states(named, classes=False)
+    cells = make_cell_states([measure], int(np.prod(preds.shape)))
+    shared = share_states([ranks, *rows.values(), *cells, *states])
+    batch = (preds, target, weights)
+    (value,) = compute_all([measure], [batch], extra=list(shared.values()), **how)
+    counted: Any = slice(None)
+    if how["ignore_index"] is not None:
+        counted = (labels != how["ignore_index"]).reshape(-1)
+    size = int(np.prod(labels.shape[1:]))
+    units = Units(
+        *(None if each is None else np.repeat(each, size)[counted] for each in (weights, codes))
+    )
+    kept = shared[ranks.options()]
+    held: Any = [shared[each.options()] for each in cells]
+    assert isinstance(kept, RankState)
+    found = unit_intervals(
+        named,
+        {measure.name: float(value)},
+        {measure.name: [shared[each.options()] for each in states]},
+        {name: shared[each.options()] for name, each in rows.items()},
+        kept,
+        plan,
+        held,
+        units,
+    ).get(measure.name, Interval(-np.inf, np.inf, None))
+    estimate = float(value) if found.estimate is None else found.estimate
+    return Interval(found.low, found.high, estimate)
