@@ -292,6 +292,10 @@ def test_padding_of_minus_infinity_is_no_option():
     assert np.array_equal(quiz.take([0, 2]).array[:, :3], alone.array)
     with pytest.raises(InputError, match="the answer is option 2"):
         Predictions.from_options(padded, [2, 2, 1])
+    impossible = Predictions.from_options([[0.0, -np.inf], [0.0, 0.0]], [1, 0])  # not padding
+    assert impossible.num_options.tolist() == [2, 2]
+    with pytest.raises(InputError, match="each question needs one score"):
+        Predictions.from_options(np.zeros(3), [0, 0, 0])
 
 
 def test_json_lines_may_hold_lists_of_different_length(tmp_path):

@@ -260,8 +260,8 @@ def pad_options(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Return the options of all questions as (N, K), and each question's number of options.
 
-    K is the largest number; absent options have a logit of −inf, or probability 0. Logits of −inf
-    at the end of a row are absent options too.
+    K is the largest number; absent options have a logit of −inf, or probability 0. In an array
+    (N, K) of logits, −inf at the end of a row is padding; in a list it is an option's score.
     """
     rows = [np.asarray(as_numpy(_as_array(row, "scores")), dtype=np.float64) for row in scores]
     if not rows:
@@ -272,7 +272,7 @@ def pad_options(
             "each question needs one score for each of its options; found "
             f"{rows[wrong[0]].shape} in rows {first(wrong)}"
         )
-    if is_logits:
+    if is_logits and hasattr(scores, "shape"):
         rows = [row[: _count_present(row)] for row in rows]
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     if int(counts.max()) * len(rows) > 100 * int(counts.sum()) + 10_000_000:

@@ -311,8 +311,8 @@ class Predictions:
         """Make predictions from questions with different numbers of options.
 
         Args:
-            scores: An array for each question, with the score of each of its options. Logits of
-                −inf at the end of an array, as padding, are options that the question lacks.
+            scores: An array for each question, with the score of each of its options; or an array
+                (N,K) of logits, padded with −inf at the end of rows.
             answers: The number, from 0, of each question's true option; None if not known.
             is_logits: Whether the scores are logits, such as log-likelihoods (else probabilities).
                 Default: True (ours: language models give log-likelihoods).
