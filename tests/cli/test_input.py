@@ -63,7 +63,7 @@ def test_own_columns_of_classes_fit_and_apply(folder, tmp_path):
 
 def test_harness_logs_are_evaluated_with_the_task_as_group():
     logs = [*sorted(LOGS.glob("samples_tiny_[sf]*.jsonl"))]
-    result = run_command("evaluate", *logs, "--group-column", "task", "-m", "accuracy", *FAST)
+    result = run_command("evaluate", *logs, "-m", "accuracy", *FAST)  # the task is the group
     groups = read_json(result)["groups"]["groups"]
     accuracies = {group["value"]: (group["num_rows"], group["accuracy"]) for group in groups}
     # What lm-eval printed.
@@ -71,6 +71,9 @@ def test_harness_logs_are_evaluated_with_the_task_as_group():
         "tiny_facts": (4, pytest.approx(0.5)),
         "tiny_science": (6, pytest.approx(1 / 6)),
     }
+    answers = ("--group-column", "target", "-m", "accuracy", *FAST)
+    assert read_json(run_command("evaluate", *logs, *answers))["groups"]["name"] == "target"
+    assert read_json(run_command("evaluate", logs[0], *FAST))["groups"] is None
     normalised = run_command(
         "evaluate", logs[1], "--normalise", "length", "--no-intervals", "-m", "accuracy", "--json"
     )

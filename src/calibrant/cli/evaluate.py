@@ -41,7 +41,8 @@ def evaluate(
         typer.Argument(
             help="Predictions with labels: .npz, .npy, .safetensors, .pt, .parquet, .arrow, "
             ".feather, .csv, .csv.gz or .jsonl. Several files, or a folder of .parquet, count as "
-            "one set. Sample logs of lm-evaluation-harness (samples_*.jsonl) are read too.",
+            "one set. Sample logs of lm-evaluation-harness (samples_*.jsonl) are read too; of "
+            "several, each task is a group.",
             metavar="FILE",
             show_default=False,
         ),
@@ -175,6 +176,7 @@ def evaluate(
     from calibrant.evaluation import default_metrics, read_groups
     from calibrant.evaluation import evaluate as evaluate_predictions
     from calibrant.evaluation.groups.files import GroupColumn
+    from calibrant.predictions.read import are_harness_logs
 
     source = Path(f"example:{example}") if file is None else file
     column = group_column[0] if group_column else None
@@ -182,6 +184,8 @@ def evaluate(
     if groups is not None:
         group_values = read_groups(groups, column, inputs.id_column)
         inputs, column = replace(inputs, id_column=None), None  # they were those of --groups
+    elif column is None and file is not None and are_harness_logs(file):
+        column = "task"
     predictions, read = inputs.read_with_columns(source, [column] if column else (), quiet=quiet)
     if column is not None:
         group_values = GroupColumn(column, read[column])

@@ -106,6 +106,14 @@ def _expand(path: str | os.PathLike[str]) -> list[Path]:
     return [file]
 
 
+def are_harness_logs(path: Paths) -> bool:
+    """Return whether these are several sample logs of lm-evaluation-harness, one for each task."""
+    _, files = find_files(path)
+    if len(files) < 2:
+        return False
+    return all(f.is_file() and find_ending(f) == ".jsonl" and is_harness_log(f) for f in files)
+
+
 def read_contents(
     path: Path,
     files: Sequence[Path],
