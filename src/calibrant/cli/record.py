@@ -78,17 +78,18 @@ class RecordOptions(NamedTuple):
 
 
 def _describe(role: str, path: Path | Sequence[Path]) -> list[DataFile]:
-    """Return each file of a path; a label file counts its own way."""
+    """Return each file of a path or list of paths; a label file counts its own way."""
     from calibrant.predictions.examples import PREFIX
     from calibrant.predictions.files import SIDECARS
     from calibrant.predictions.read import find_files, read_labels
     from calibrant.report.record import DataFile, describe_file, hash_file
 
-    if isinstance(path, Path) and str(path).startswith(PREFIX):
-        return [DataFile(role, str(path), "", note="comes with calibrant")]
     root, files = find_files(path)
     described = []
     for file in files:
+        if str(file).startswith(PREFIX):
+            described.append(DataFile(role, str(file), "", note="comes with calibrant"))
+            continue
         inside = root != file and file.is_absolute() == root.is_absolute() and root in file.parents
         name = str(file.relative_to(root)) if inside else file.name
         if role == "labels":
