@@ -45,7 +45,7 @@ def test_its_commands_and_options_are_there():
         assert CliRunner().invoke(app, ["bench", name, "--help"]).exit_code == 0, name
     help_text = "".join(
         CliRunner().invoke(app, ["bench", name, "--help"], env={"COLUMNS": "200"}).output
-        for name in ("run", "table")
+        for name in ("run", "table", "report")
     )
     for option in re.findall(r"`(--[\w-]+)", TEXT):
         assert option in help_text, option

@@ -301,7 +301,7 @@ def test_few_rows_leave_as_much_open_as_their_accuracy_does():
     assert evaluation.verdict.gap_low == pytest.approx(confidence - 1, abs=1e-4)
     assert evaluation.verdict.gap_high == pytest.approx(confidence - low, abs=1e-4)
     assert evaluation.figures["ece"].high == pytest.approx(confidence - low, abs=1e-4)
-    assert f"{100 * (confidence - low):.1f}%" in evaluation.verdict.sentences[0]
+    assert f"and {100 * (confidence - low):.1f} points" in evaluation.verdict.sentences[0]
     rows = np.tile([[1.276, 0.0]], (29, 1))
     labels = np.zeros(30, dtype=int)
     few = evaluate(Predictions.from_logits(rows, labels[:29]), **few_metrics)

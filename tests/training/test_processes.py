@@ -116,7 +116,7 @@ class TestCommand:
         [
             (["--set", "epochz=3"], "did you mean epochs"),
             (["--set", "epochs"], "NAME=VALUE"),
-            (["--set", "epochs=[1"], "neither a Python nor a YAML value"),
+            (["--set", "epochs=[1"], "--set epochs: not YAML"),
             (["--loss", "focl"], "Did you mean focal"),
             (["--model", "resnet81"], "Did you mean resnet18"),
             (["--recipe", "mixupp"], "Did you mean mixup"),

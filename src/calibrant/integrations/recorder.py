@@ -33,7 +33,7 @@ def list_values(evaluation: Evaluation, *, prefix: str = "") -> dict[str, float]
         prefix: Text before every name. Default: '' (nothing).
 
     >>> import calibrant, numpy as np
-    >>> predictions = Predictions.from_logits(np.eye(3), np.arange(3))
+    >>> predictions = Predictions.from_logits(3 * np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 1])
     >>> sorted(list_values(calibrant.evaluate(predictions, metrics=["nll"]), prefix="val_"))
     ['val_nll', 'val_nll_high', 'val_nll_low']
     """
