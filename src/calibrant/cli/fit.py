@@ -46,7 +46,7 @@ def fit(
         str,
         typer.Option(
             "--method",
-            help="Name of a calibrator, or auto: the simplest of the best in cross-validation.",
+            help="Name of a calibrator, or auto: a blend weighed by held-out rows.",
             metavar="NAME",
         ),
     ] = "auto",
