@@ -3,6 +3,7 @@
     python benchmarks/monitor_coverage.py --jobs 16 --write benchmarks/COVERAGE.md
     python benchmarks/monitor_coverage.py --part peers --streams 100 --write benchmarks/COVERAGE.md
     python benchmarks/monitor_coverage.py --part delays --line 3 --keep kept   # one line, kept
+    python benchmarks/monitor_coverage.py --keep kept --only-kept --write benchmarks/COVERAGE.md
 
 A stream is a baseline, drawn anew for each, and 200 batches of 500 labelled rows. The monitor is
 asked after every batch. Events of probability p happen with chance p − g. Part ``peers`` needs
@@ -17,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +31,7 @@ from calibrant import Monitor, Predictions
 
 BATCHES, ROWS, CHANGE = 200, 500, 50
 CLUSTER = 5  # rows of a cluster
+CHUNK = 10  # streams after which results are kept
 GROUPS = 5
 
 
@@ -107,22 +110,27 @@ class Work(NamedTuple):
     jobs: int
     line: int | None = None
     keep: Path | None = None
+    only_kept: bool = False
 
     def run(self, name: str, function: Callable[[int], Any], streams: int) -> list[Any]:
-        """Return the results of a function of a seed; those kept under a name are read."""
-        kept = None if self.keep is None else self.keep / f"{name}-{streams}.json"
-        if kept is not None and kept.exists():
-            return json.loads(kept.read_text())
-        if self.jobs == 1:
-            results = [function(seed) for seed in range(streams)]
-        else:
-            with ProcessPoolExecutor(self.jobs) as pool:
-                size = max(1, streams // (8 * self.jobs))
-                results = list(pool.map(function, range(streams), chunksize=size))
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(results))
-        return results
+        """Return the results of a function of a seed; those kept under a name are read.
+
+        Results are kept after every chunk, so that a run that was killed resumes.
+        """
+        kept = None if self.keep is None else self.keep / f"{name}.json"
+        results = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
+        if self.only_kept:
+            return results
+        with ProcessPoolExecutor(self.jobs) if self.jobs > 1 else nullcontext() as pool:
+            for start in range(len(results), streams, CHUNK * self.jobs):
+                seeds = range(start, min(start + CHUNK * self.jobs, streams))
+                results += (map if pool is None else pool.map)(function, seeds)
+                if kept is not None:
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    temporary = kept.with_suffix(".part")
+                    temporary.write_text(json.dumps(results))
+                    temporary.replace(kept)
+        return results[:streams]
 
     def choose(self, cases: Sequence[Case]) -> list[tuple[int, Case]]:
         """Return the cases to run with their places: all, or one."""
@@ -169,7 +177,6 @@ def false_alarms_part(streams: int, work: Work) -> tuple[str, str, Iterator[list
 
 
 def delays_part(streams: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
-    streams = max(streams // 8, 10)
     words = (
         f"{streams:,} streams a line of {BATCHES} batches of {ROWS} rows. From batch 51 "
         "on, probabilities are too high by 2, 5 or 10 points. *Batches until the alarm*: "
@@ -264,7 +271,6 @@ def run_peers(case: Case, seed: int) -> dict[str, int]:
 
 
 def peers_part(streams: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
-    streams = max(streams // 10, 10)
     words = (
         f"{streams:,} streams of events a case, the same for every method; baseline of 20,000 "
         f"rows, {BATCHES} batches of {ROWS}. *False alarm*: where nothing changes, and where "
@@ -328,9 +334,10 @@ def main() -> None:
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--line", type=int, help="make this line alone, and write no table")
     parser.add_argument("--keep", type=Path, help="folder of lines made before")
+    parser.add_argument("--only-kept", action="store_true", help="make tables of what is kept")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    work = Work(options.jobs, options.line, options.keep)
+    work = Work(options.jobs, options.line, options.keep, options.only_kept)
     for name in options.part or PARTS:
         begin = time.perf_counter()
         heading, words, lines = PARTS[name](options.streams, work)

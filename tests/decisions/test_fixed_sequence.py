@@ -92,8 +92,8 @@ def test_starts_grow_from_the_fewest_rows_that_prove_anything():
         pytest.approx(np.log(0.05) / np.log(0.95))
     ]
     starts = fixed_sequence.plan_starts(10_000, 0.05, 0.05)
-    assert len(starts) == 6
-    assert starts[0] == pytest.approx(np.log(0.05 / 6) / np.log(0.95))
+    assert len(starts) == 4
+    assert starts[0] == pytest.approx(np.log(0.05 / 4) / np.log(0.95))
     ratios = np.array(starts[1:]) / starts[:-1]
     assert np.allclose(ratios, ratios[0])
 

@@ -85,6 +85,7 @@ def test_a_class_with_too_few_rows_is_in_every_set_and_that_is_said():
     assert rule.sets(rows)[:, 2].all()
     part = rule.parts[2]
     assert (part.threshold, part.num_rows, part.more_rows) == (None, 5, 4)
+    assert rule.promise.endswith(". 2 has too few rows and is in every set.")
     nine = calibrant.prediction_sets(
         rows.take(np.setdiff1d(np.arange(2_000), rare[9:])), by="class"
     )

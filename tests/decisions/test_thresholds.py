@@ -15,6 +15,8 @@ import calibrant
 from calibrant import InputError, Predictions
 from calibrant.calibrators import files
 from calibrant.decisions import NoThresholdError, Rule
+from calibrant.decisions.fixed_sequence import find_cells, find_selective
+from calibrant.decisions.risk_tests import PLAIN
 
 
 def make_classes(num_rows=4_000, num_classes=4, seed=0, **fields):
@@ -373,3 +375,23 @@ def test_a_table_says_which_rows_are_accepted():
     events = make_events()
     frame = calibrant.decide(events, min_recall=0.9).to_frame(events)
     assert frame.columns.tolist() == ["id", "probability", "accepted"]
+
+
+def test_three_quarters_of_the_oracle_are_accepted_of_a_few_hundred_rows(data_folder):
+    with np.load(data_folder / "logits" / "pneumoniamnist-resnet50.npz") as file:
+        rows = Predictions.from_logits(file["logits"], file["labels"].astype(int))
+    odds = rows.array[:, 1] - rows.array[:, 0]
+    wrong = ((odds > 0) != (rows.labels == 1)).astype(float)
+    cells = find_cells(np.abs(odds).astype(float))
+    order = np.argsort(-cells, kind="stable")
+    fit = np.cumsum(wrong[order]) <= 0.05 * np.arange(1, len(cells) + 1)
+    oracle = np.flatnonzero(fit)[-1] + 1
+    accepted, broken, rng = [], 0, np.random.default_rng(4)
+    for _ in range(200):
+        drawn = rng.integers(0, len(cells), len(cells))
+        cell = find_selective(cells[drawn], wrong[drawn], 0.05, 0.05, PLAIN)
+        above = np.zeros(len(cells), dtype=bool) if cell is None else cells >= cell
+        accepted.append(above.sum())
+        broken += wrong[above].sum() > 0.05 * above.sum()
+    assert np.mean(accepted) > 0.75 * oracle
+    assert broken <= 0.065 * 200

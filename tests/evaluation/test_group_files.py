@@ -11,6 +11,7 @@ import pytest
 
 from calibrant import InputError, Predictions, evaluate
 from calibrant.evaluation import read_groups
+from calibrant.evaluation.groups.files import check_groups
 from calibrant.report import render
 from tests.helpers.groups import FAST, draw_groups, run_command
 
@@ -285,3 +286,20 @@ def test_groups_that_all_have_too_few_rows_are_no_good_news():
     assert make_group_section(few).tone == "mixed"
     predictions, home = draw_groups(8, [2_000, 2_000], [0, 0])
     assert make_group_section(evaluate(predictions, groups=home, **FAST).groups).tone == "helps"
+
+
+def test_a_table_of_more_rows_is_matched_by_ids(folder, tmp_path):
+    predictions = Predictions.read(folder / "p.npz")
+    table = pd.read_csv(folder / "mixed.csv")
+    more = pd.concat([table, pd.DataFrame({"id": [7, 8], "light": ["", "dusk"]})])
+    more.sample(frac=1, random_state=1).to_csv(tmp_path / "more.csv", index=False)
+    found = check_groups(read_groups(tmp_path / "more.csv", "light"), predictions)
+    wanted = check_groups(read_groups(folder / "mixed.csv", "light"), predictions)
+    assert found.names == wanted.names
+    assert (found.codes == wanted.codes).all()
+    pd.concat([more, table.iloc[:1]]).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(InputError, match="some ids occur more than once"):
+        check_groups(read_groups(tmp_path / "twice.csv", "light"), predictions)
+    more[more.id != table.id[0]].to_csv(tmp_path / "less.csv", index=False)
+    with pytest.raises(InputError, match="1 of 640 rows have no group"):
+        check_groups(read_groups(tmp_path / "less.csv", "light"), predictions)

@@ -6,7 +6,7 @@ large; every threshold before that is granted, at the full level, because the fi
 granted is granted with probability δ at most (Angelopoulos, Bates, Candès, Jordan and Lei 2021,
 "Learn then test", section 3).
 
-If the surest rows err, a single sequence stops at once. So there are up to six starts, at numbers
+If the surest rows err, a single sequence stops at once. So there are up to four starts, at numbers
 of rows that grow geometrically from the fewest that can prove anything. Each has its share of δ,
 and a sequence that reaches the next start without a failure adds its share to that of the start
 (the fallback procedure: Wiens 2003, "A fixed sequence Bonferroni procedure for testing multiple
@@ -32,7 +32,7 @@ from calibrant.decisions.risk_tests import (
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-MOST_STARTS = 6
+MOST_STARTS = 4
 _MOST_TESTED = 2_000  # thresholds, at equal distances in rows
 _MOST_SLOW = 150  # of tests that walk through all rows
 # Log-odds, with steps of 0.002 near 0 and of 0.2% far from it, in float32 so that every device

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.calibrators.base import Calibrator, as_pair
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, first
 from calibrant.decisions import fixed_sequence
 from calibrant.decisions.risk_tests import Design
 from calibrant.decisions.rule import (
@@ -159,7 +159,7 @@ class PredictionSets(Rule):
             whole = " of a new cluster" if self.made_on.num_clusters is not None else ""
             return (
                 f"On average over draws of these rows, the set of a new row{whole}{scope} holds "
-                f"{each} with probability at least {share}, {end}."
+                f"{each} with probability at least {share}, {end}.{self._describe_always()}"
             )
         about = "roughly " if terms.test == "approximate" else ""
         if about:
@@ -171,8 +171,16 @@ class PredictionSets(Rule):
         together = ", for all classes at once" if scope else ""
         return (
             f"With {about}{level} confidence{together}, the sets of at least {share} of new rows"
-            f"{scope} hold {each}, {end}."
+            f"{scope} hold {each}, {end}.{self._describe_always()}"
         )
+
+    def _describe_always(self) -> str:
+        """Name the classes that are in every set because they have too few rows."""
+        names = [part.name for part in self.parts if part.threshold is None]
+        if not names:
+            return ""
+        verb = "has too few rows and is" if len(names) == 1 else "have too few rows and are"
+        return f" {first(names)} {verb} in every set."
 
 
 def prediction_sets(

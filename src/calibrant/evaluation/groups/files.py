@@ -177,6 +177,9 @@ def _match_rows(
     values = as_numpy(values) if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
+    if values.ndim == 1 and len(values) > predictions.num_rows:
+        column = _leave_out_others(column, values, predictions)
+        values = column.values
     if values.shape != (predictions.num_rows,):
         raise _wrong_length(values.shape, column.file, predictions)
     names = _make_texts(values, column)
@@ -193,6 +196,35 @@ def _match_rows(
                 "the file",
             )
     return values, names, warnings
+
+
+def _leave_out_others(
+    column: GroupColumn, values: NDArray[Any], predictions: Predictions
+) -> GroupColumn:
+    """Return the column without ids that the predictions do not have, if both have ids."""
+    if column.file is None or column.ids is None or predictions.ids is None:
+        return column
+    if column.ids.shape != values.shape:
+        return column
+    given = np.array([make_text(value) for value in column.ids.tolist()])
+    wanted = [make_text(value) for value in predictions.ids.tolist()]
+    kept = np.flatnonzero(np.isin(given, wanted))
+    if not len(kept):
+        return column
+    names, counts = np.unique(given[kept], return_counts=True)
+    if len(names) < len(set(wanted)):
+        missing = [name for name in wanted if name not in set(names.tolist())]
+        raise InputError(
+            f"{column.file.name}: {len(missing):,} of {len(wanted):,} rows have no group, first "
+            f"{first(missing, 2)}"
+        )
+    if len(set(wanted)) == len(wanted) and (counts > 1).any():
+        raise InputError(
+            f"{column.file.name}: some ids occur more than once "
+            f"({first(names[counts > 1].tolist(), 2)}), so the group of their rows is not known"
+        )
+    lines = None if column.lines is None else tuple(column.lines[row] for row in kept)
+    return column._replace(values=values[kept], ids=column.ids[kept], lines=lines)
 
 
 def _get_name(groups: Any) -> str:
