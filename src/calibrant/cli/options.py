@@ -216,7 +216,8 @@ class InputOptions:
 def takes_input(function: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command: its parameter ``inputs`` becomes an option for each of `InputOptions`."""
     hints = get_type_hints(InputOptions, include_extras=True)
-    own = get_type_hints(function, include_extras=True)
+    # Python 3.10's get_type_hints hides Annotated in Optional where the default is None.
+    own = inspect.get_annotations(function, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     options = [
         inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
