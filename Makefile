@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all test-integrations lint types unit docs docs-run docs-serve bench-metrics bench-calibrators \
-	bench-class-scaling bench-losses clean
+.PHONY: demo test test-all test-integrations test-lowest test-dist dist lint types unit docs docs-run docs-serve \
+	bench-metrics bench-calibrators bench-class-scaling bench-losses clean
 
 demo: $(VENV)/.core
 	$(VENV)/bin/calibrant demo
@@ -30,6 +30,31 @@ test-all: lint types
 # With the real libraries: Lightning, transformers, MLflow, TensorBoard, polars.
 test-integrations: $(VENV)/.integrations
 	$(VENV)/bin/python -m pytest tests/integrations tests/docs/test_examples.py tests/docs/test_pages.py
+
+# The lowest versions that pyproject.toml declares, on the lowest Python at hand.
+LOWEST_PYTHON ?= $(shell command -v python3.10 || echo $(PYTHON))
+test-lowest: .venv-lowest/.ready
+	.venv-lowest/bin/python -m pytest -n auto -m "not slow and not integration"
+
+.venv-lowest/.ready: pyproject.toml
+	@echo "Installing the lowest declared versions into .venv-lowest (some minutes, once) ..."
+	$(LOWEST_PYTHON) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -m pip --disable-pip-version-check install --quiet uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct \
+		-e '.[tables,metrics,train,bench,scale,onnx]'
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python pytest pytest-xdist hypothesis
+	@touch $@
+
+# sdist and wheel, the wheel from the tree; `make test-dist` installs it with what it requires and nothing else.
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(VENV)/bin/python -m hatchling build -d dist
+	@ls -l dist
+
+test-dist: dist
+	$(PYTHON) -m venv --clear .venv-dist
+	.venv-dist/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt dist/*.whl
+	CALIBRANT_DIST_PYTHON=$(CURDIR)/.venv-dist/bin/python $(VENV)/bin/python -m pytest tests/test_dist.py
 
 # The site is built from stored outputs, without importing the package; MKDOCS=mkdocs builds it with Material.
 MKDOCS ?= zensical
@@ -95,4 +120,4 @@ $(VENV)/.integrations: $(VENV)/.dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-docs build calibrant-demo
+	rm -rf $(VENV) .venv-peers .venv-docs .venv-lowest .venv-dist build dist calibrant-demo

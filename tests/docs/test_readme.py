@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +128,39 @@ def test_citation_agrees_with_the_package_and_the_report():
     assert f"{{{citation['title']}}}" in bibtex
     assert citation["authors"] == [{"name": "The calibrant developers"}]
     assert citation["authors"][0]["name"] in bibtex
+
+
+def test_the_bibtex_entry_agrees_with_the_citation_file():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    (entry,) = blocks("bibtex")
+    commented = "".join(f"# {line}".rstrip() + "\n" for line in entry.splitlines())
+    assert commented in text
+    citation = yaml.safe_load(text)
+    for key, value in (
+        ("title", citation["title"]),
+        ("version", citation["version"]),
+        ("year", str(citation["date-released"])[:4]),
+    ):
+        assert f"{key:<7} = {{{value}}}," in entry
+
+
+def test_a_release_sets_every_version_and_moves_the_changes(tmp_path):
+    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    names = ("CITATION.cff", "CHANGELOG.md", "README.md", "src/calibrant/_version.py")
+    (tmp_path / "src/calibrant").mkdir(parents=True)
+    for name in names:
+        shutil.copy(ROOT / name, tmp_path / name)
+    script.release(tmp_path, "9.8.7", "2031-02-03")
+    for name in names:
+        assert "9.8.7" in (tmp_path / name).read_text(encoding="utf-8")
+    changes = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]\n\n## [9.8.7] - 2031-02-03\n" in changes
+    citation = yaml.safe_load((tmp_path / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(citation["date-released"]) == "2031-02-03"
+    with pytest.raises(SystemExit, match="already"):
+        script.release(tmp_path, "9.8.7", "2031-02-03")
 
 
 def test_changelog_has_this_version():
