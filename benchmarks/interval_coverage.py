@@ -6,7 +6,8 @@
 
 Each part is a section of the file; ``--part`` makes one again and leaves the others, and
 ``--lines`` makes some lines of a part whose first columns match a regular expression. The part
-``ece`` is here, the others are in coverage_parts.py, verdict_parts.py and event_coverage.py.
+``ece`` is here, the others are in closed_coverage.py,
+coverage_parts.py, verdict_parts.py and event_coverage.py.
 
 Confidences are 0.55 + 0.45·Beta(3, 1). A prediction of confidence c is right with chance
 c − g(c). Where the gap g keeps one sign, the true ECE is E|g| whatever the bins; where it
@@ -26,6 +27,7 @@ from calibrant import bootstrap_interval, metrics
 from calibrant.evaluation.verdict import calibration_test
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.rank_state import RankState
+from closed_coverage import closed_part
 from coverage_parts import Plan, compare_part, coverage_at_risk_part, groups_part
 from event_coverage import clusters_part
 from verdict_parts import verdict_classes_part, verdict_events_part
@@ -120,6 +122,7 @@ def ece_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
 
 PARTS = {
     "ece": ece_part,
+    "closed": closed_part,
     "coverage_at_risk": coverage_at_risk_part,
     "groups": groups_part,
     "compare": compare_part,

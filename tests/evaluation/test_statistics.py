@@ -366,14 +366,14 @@ def test_among_many_metrics_a_small_p_is_a_hint():
 
 @pytest.mark.parametrize("wrong", [0, 3])
 def test_rows_that_are_nearly_all_right_do_not_prove_certainty(wrong):
-    """No resample of rows that are all right holds a wrong one."""
+    """Rows that are all right show no spread, and few errors hardly any."""
     logits = np.zeros((60, 3))
     logits[:, 0] = 15.0
     labels = np.zeros(60, dtype=int)
     labels[:wrong] = 1
     evaluation = evaluate(Predictions.from_logits(logits, labels), resamples=200)
     reach = 1 - evaluation["accuracy"].low
-    assert evaluation.verdict.gap_high == pytest.approx(reach, abs=1e-4)
+    assert reach - 1e-4 <= evaluation.verdict.gap_high <= 1.05 * reach
     assert evaluation["ece"].high >= reach - 1e-4
 
 

@@ -228,6 +228,24 @@ def influence_interval(
     return _robust_interval(value, parts, degrees, level, scale)
 
 
+def grouped_interval(
+    value: float, influence: Floats, numbers: Floats, *, level: float = 0.95, scale: Scale
+) -> tuple[float, float]:
+    """Compute `influence_interval` of independent rows of which many have the same influence.
+
+    Args:
+        value: The figure.
+        influence: (M,) ψ of each group of rows.
+        numbers: (M,) the rows of each group.
+        level: The confidence level.
+        scale: Where the interval is symmetric, as in `influence_interval`.
+    """
+    number = round(float(numbers.sum()))
+    error = float(np.sqrt(numbers @ influence**2 / (number * (number - 1))))
+    found = _student_interval(value, error, number, float(number - 1), level, scale)
+    return found.low, found.high
+
+
 def _count_degrees(rows: _Rows, psi: Floats) -> float:
     """Count the degrees of freedom of a variance of clusters: G − 1 if all weigh the same.
 

@@ -430,7 +430,7 @@ class _Side:
         size = int(np.prod(predictions.scores.shape))
         rows = make_row_states(measures, classes=size <= MOST_CELLS)
         ranks = RankState()
-        cells = [] if units.plain else make_cell_states(measures.values(), size)
+        cells = [] if units.plain else make_cell_states(measures.values(), size, sample=False)
         own = (state for states in built.values() for state in states)
         beside = [] if units.plain else [ranks, *cells]
         shared = share_states([*rows.values(), *beside, *own])

@@ -213,11 +213,12 @@ def evaluate(
     by_row = {n: m for n, m in measures.items() if m.kind in ("mean", "selective")}
     row_states = make_row_states(by_row, classes=False) if intervals else {}
     size = int(np.prod(predictions.scores.shape))
-    cell_states = make_cell_states(measures.values(), size) if intervals else []
+    plain = _are_plain(predictions)
+    cell_states = make_cell_states(measures.values(), size, sample=plain) if intervals else []
     loss = RowState("nll")
     options_of = predictions.num_options
     by_class = event is None and intervals and options_of is None
-    odds = ClassOddsState() if by_class and _are_plain(predictions) else None
+    odds = ClassOddsState() if by_class and plain else None
     own = [state for several in states.values() for state in several]
     losses = [loss] if group_values else []
     beside = [*cell_states, *losses, *([] if odds is None else [odds])]
@@ -251,12 +252,15 @@ def evaluate(
                 options,
             )
         with status("testing calibration", shown=progress):
+            error = _find_error(measures, filled, bounds, tables, units)
             if event is None:
                 verdict = _make_verdict(
-                    tables, bounds, plan, predictions, units, options, odds, tolerance
+                    tables, bounds, plan, predictions, units, options, odds, tolerance, error
                 )
             else:
-                verdict = make_event_verdict(tables, plan, predictions, units, event, tolerance)
+                verdict = make_event_verdict(
+                    tables, plan, predictions, units, event, tolerance, error
+                )
     by_group = None
     leaks: tuple[str, ...] = ()
     if group_values is not None:
@@ -306,6 +310,23 @@ def evaluate(
         weighted=units.weights is not None,
         num_options=None if options_of is None else (int(options_of.min()), int(options_of.max())),
     )
+
+
+def _find_error(
+    measures: Mapping[str, Measure],
+    filled: Mapping[str, Sequence[State]],
+    bounds: Mapping[str, Interval],
+    tables: TableStates,
+    units: Units,
+) -> Interval | None:
+    """Return the interval of the tables' ECE if a figure has it, and nothing widened it."""
+    if not units.plain or has_few(tables.ranks):
+        return None
+    for name, measure in measures.items():
+        how = getattr(measure.error, "keywords", None)
+        if measure.name == "ece" and filled[name][0] is tables.bins and how == {"order": 1}:
+            return bounds.get(name)
+    return None
 
 
 def _evaluate_labels(
@@ -636,8 +657,12 @@ def _make_verdict(
     options: Mapping[str, Any],
     odds: ClassOddsState | None,
     tolerance: Tolerance | None,
+    known_error: Interval | None,
 ) -> Verdict:
-    """Judge the predicted class, and every class beside it where the rows have classes."""
+    """Judge the predicted class, and every class beside it where the rows have classes.
+
+    ``known_error`` is the interval of the bins' ECE, if a figure has it already.
+    """
     gap = bounds[GAP]
     bounded = has_few(tables.ranks) or units.clusters is not None
     widest = max(abs(gap.low), abs(gap.high)) if bounded else 0.0
@@ -655,7 +680,7 @@ def _make_verdict(
         classes = None
         if predictions.num_options is None:
             classes = run_unit_class_tests(_read_blocks(predictions, options), **how)
-    error = invert(cells, binned_error, level=plan.level, noise=noise, **drawing)
+    error = known_error or invert(cells, binned_error, level=plan.level, noise=noise, **drawing)
     names = predictions.class_names or tuple(str(k) for k in range(predictions.num_classes))
     off = [] if classes is None else classes.find_off((1 - plan.level) / 2)
     return conclude(
@@ -689,14 +714,18 @@ def make_event_verdict(
     units: Units,
     event: str,
     tolerance: Tolerance | None,
+    known_error: Interval | None = None,
 ) -> Verdict:
-    """Judge the probability of an event."""
+    """Judge the probability of an event.
+
+    ``known_error`` is the interval of the bins' ECE, if a figure has it already.
+    """
     probability, happened = read_rows(tables.ranks)
     drawing: dict[str, Any] = {"resamples": plan.resamples, "seed": plan.seed}
     cells, noise = measure_bin_noise(
         tables.bins.total("totals"), probability, happened, units, plan
     )
-    error = invert(cells, binned_error, level=plan.level, noise=noise, **drawing)
+    error = known_error or invert(cells, binned_error, level=plan.level, noise=noise, **drawing)
     mean = float(np.average(probability, weights=units.weights))
     robust = gap_interval(
         probability, happened, weights=units.weights, clusters=units.clusters, level=plan.level

@@ -4,7 +4,8 @@
 calibration errors, as ECE     invert a test (`calibration_interval`, `inversion.invert`)
 MCE                            Wilson's intervals of all bins (`worst_bin_interval`)
 accuracy                       Wilson's interval (`row_intervals`)
-means of rows, ranked risks    percentile bootstrap (`row_intervals`, `bootstrap`)
+means of rows                  ABC, the bootstrap in closed form (`bootstrap.mean_interval`)
+ranked risks                   influences, on a scale of logarithms (`row_intervals`)
 coverage_at_risk               an interval of its own (`Measure.interval`)
 figures with an influence      closed form (`clustered.influence_interval`)
 anything else                  spread over random halves of the rows (`half_samples`)
@@ -30,9 +31,11 @@ from torch import Tensor
 from calibrant.core.errors import UndefinedFigureError
 from calibrant.evaluation.bootstrap import (
     MOST_CELLS,
+    SAMPLED_CELLS,
     ClassCellState,
     limit_resamples,
     make_row_states,
+    mean_interval,
     percentile_interval,
     resample_counts,
     resample_measures,
@@ -43,6 +46,7 @@ from calibrant.evaluation.clustered import (
     check_weights,
     encode_clusters,
     gap_interval,
+    grouped_interval,
     has_few_events,
     influence_interval,
     jackknife_interval,
@@ -174,7 +178,7 @@ def _class_intervals(
     """Compute the intervals of independent rows of the predicted class, and name the rest."""
     intervals: dict[str, Interval] = {}
     others: dict[str, Measure] = {}
-    coupling = estimate_coupling(cells)
+    coupling = estimate_coupling(cells, states)
     gap = RowState(GAP)
     gap.rows.append(row_gaps(ranks))
     rows: dict[str, State] = {GAP: gap}
@@ -191,7 +195,12 @@ def _class_intervals(
     return intervals, others
 
 
-_SCALES: dict[str, Scale] = {"oe_ratio": "log", "auroc": "logit", "average_precision": "logit"}
+_SCALES: dict[str, Scale] = {
+    "oe_ratio": "log",
+    "auroc": "logit",
+    "average_precision": "logit",
+    "failure_auroc": "logit",
+}
 
 
 def closed_interval(
@@ -467,19 +476,40 @@ def calibration_interval(
         resamples=max(100, min(draws, _CELL_BUDGET // cells[..., 0].numel())),
         seed=plan.seed,
         noise=noise,
+        additive=measure.additive,
     )
 
 
-def make_cell_states(measures: Iterable[Measure], size: int) -> list[ClassCellState]:
-    """Return the state that shows how class-wise cells vary together, if it fits in memory."""
+def make_cell_states(
+    measures: Iterable[Measure], size: int, *, sample: bool
+) -> list[ClassCellState]:
+    """Return the state that shows how class-wise cells vary together, if it fits in memory.
+
+    Args:
+        measures: The measures.
+        size: The number of scores.
+        sample: Whether some of the rows do, as they do for `estimate_coupling`.
+    """
     states = (s for measure in measures if measure.kind == "calibration" for s in measure.build())
     numbers = [s.num_bins for s in states if isinstance(s, ClassBinState)]
-    return [ClassCellState(numbers[0])] if numbers and size <= MOST_CELLS else []
+    if not numbers or (size > MOST_CELLS and not sample):
+        return []
+    return [ClassCellState(numbers[0], max(1, size // SAMPLED_CELLS) if sample else 1)]
 
 
-def estimate_coupling(states: Sequence[ClassCellState]) -> float:
-    """Return the coupling of the cells that the rows show, or 1 if no state was kept."""
-    return max(1.0, states[0].coupling()) if states else 1.0
+def estimate_coupling(
+    cells: Sequence[ClassCellState], states: Mapping[str, Sequence[State]]
+) -> float:
+    """Return the coupling of the cells that the rows show, or 1 if no state was kept.
+
+    Args:
+        cells: The filled state of `make_cell_states`, or none.
+        states: The filled states of the measures.
+    """
+    for state in (each for several in states.values() for each in several):
+        if cells and isinstance(state, ClassBinState) and state.num_bins == cells[0].num_bins:
+            return max(1.0, cells[0].coupling(state.total("totals")))
+    return 1.0
 
 
 def worst_bin_interval(cells: Tensor, level: float) -> Interval:
@@ -500,37 +530,70 @@ def worst_bin_interval(cells: Tensor, level: float) -> Interval:
 def row_intervals(
     measures: Mapping[str, Measure], states: Mapping[str, State], num_rows: int, plan: Plan
 ) -> dict[str, Interval]:
-    """Compute percentile intervals of means of rows and of ranked rows, in one bootstrap.
+    """Compute the intervals of means of rows and of ranked rows.
 
-    Accuracy is a proportion and gets Wilson's interval: the bootstrap cannot produce errors
-    that were never observed. A measure may have an interval of its own. A value that is the
-    same in all resamples, such as a risk without errors, has no interval, nor has a single row.
+    Accuracy is a proportion and gets Wilson's interval: neither resamples nor influences show
+    errors that were never observed. Other means get that of `mean_interval`, ranked risks that of
+    their influences. A measure may have an interval of its own; what has none in closed form gets
+    the percentile bootstrap's. A value that the rows do not vary, such as a risk without errors,
+    has no interval, nor has a single row.
     """
     if num_rows < 2:
         return {}
     intervals: dict[str, Interval] = {}
-    rates: dict[str, float] = {}
     resampled: dict[str, State] = {}
+    ends: dict[str, tuple[float, float]] = {}
     for name, state in states.items():
-        own = measures[name].interval
-        if isinstance(state, RowState) and state.quantity == "right":
-            rates[name] = state.concatenate("rows").mean().item()
-        elif own:
-            intervals[name] = Interval(*own(state, plan.level), None)
-        else:
+        measure = measures[name]
+        closed = None
+        if isinstance(state, RowState):
+            rows = state.concatenate("rows").cpu().numpy()
+            if state.quantity == "right":
+                lows, highs = wilson(
+                    np.array([rows.mean()]), np.array([float(num_rows)]), plan.level
+                )
+                intervals[name] = Interval(float(lows[0]), float(highs[0]), None)
+                continue
+            closed = mean_interval(rows, plan.level)
+        elif measure.interval:
+            intervals[name] = Interval(*measure.interval(state, plan.level), None)
+            continue
+        elif measure.group_influence is not None:
+            closed = _ranked_interval(measure, state, plan)
+        if closed is None:
             resampled[name] = state
+        else:
+            ends[name] = closed
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in resampled}
-    for counts in resample_counts(num_rows, limit_resamples(num_rows, plan.resamples), plan.seed):
+    draws = limit_resamples(num_rows, plan.resamples) if resampled else 0
+    for counts in resample_counts(num_rows, draws, plan.seed):
         for name, values in resample_measures(measures, resampled, counts).items():
             drawn[name].append(values)
     for name, blocks in drawn.items():
-        low, high = percentile_interval(np.concatenate(blocks), plan.level)
+        ends[name] = percentile_interval(np.concatenate(blocks), plan.level)
+    for name, (low, high) in ends.items():
         if high - low > 1e-12 * max(abs(low), abs(high)):  # less is rounding error
             intervals[name] = Interval(low, high, None)
-    for name, rate in rates.items():
-        lows, highs = wilson(np.array([rate]), np.array([float(num_rows)]), plan.level)
-        intervals[name] = Interval(float(lows[0]), float(highs[0]), None)
     return intervals
+
+
+def _ranked_interval(measure: Measure, state: State, plan: Plan) -> tuple[float, float] | None:
+    """Compute the interval of a ranked risk in closed form; None if it has no such form.
+
+    Risks are symmetric on the scale of their logarithm, AUROC on that of its log-odds.
+    """
+    assert measure.group_influence is not None
+    try:
+        found = measure.group_influence(state)
+    except UndefinedFigureError:
+        return None
+    if found is None:
+        return None
+    influence, numbers = found
+    value = float(measure.compute(state))
+    return grouped_interval(
+        value, influence, numbers, level=plan.level, scale=_SCALES.get(measure.name, "log")
+    )
 
 
 def half_samples(
@@ -628,9 +691,10 @@ def bootstrap_interval(
         return _unit_interval(measure, preds, target, plan, weights, clusters, how)
     if measure.kind == "calibration":
         (state,) = measure.build()
-        cells = make_cell_states([measure], int(np.prod(preds.shape)))
+        cells = make_cell_states([measure], int(np.prod(preds.shape)), sample=True)
         compute_all([measure], [(preds, target)], extra=[state, *cells], **how)
-        return calibration_interval(measure, state, plan, estimate_coupling(cells))
+        coupling = estimate_coupling(cells, {name: [state]})
+        return calibration_interval(measure, state, plan, coupling)
     own = measure.kind in ("selective", "other") and measure.name not in SELECTIVE
     if own and measure.influence is not None:
         (state,) = measure.build()
@@ -676,7 +740,7 @@ def _unit_interval(
     ranks, states = RankState(), measure.build()
     named = {measure.name: measure}
     rows = make_row_states(named, classes=False)
-    cells = make_cell_states([measure], int(np.prod(preds.shape)))
+    cells = make_cell_states([measure], int(np.prod(preds.shape)), sample=False)
     shared = share_states([ranks, *rows.values(), *cells, *states])
     batch = (preds, target, weights)
     (value,) = compute_all([measure], [batch], extra=list(shared.values()), **how)

@@ -27,6 +27,9 @@ Floats: TypeAlias = NDArray[np.float64]
 Statistic: TypeAlias = Callable[[Tensor], Tensor]
 
 _POINTS = 13  # on the path of possible truths
+_LIMIT, _FINE_LIMIT = 25.0, 2.0  # variances of a cell above which normal noise is drawn
+_FINE_CELLS = 100
+_MANY_CELLS = 300  # of a sum of absolute gaps, above which moments replace draws
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def invert(
     resamples: int = 1000,
     seed: int = 0,
     noise: CellNoise | None = None,
+    additive: bool = False,
 ) -> Interval:
     """Compute the interval of a calibration error from the totals of its cells.
 
@@ -107,16 +111,21 @@ def invert(
         seed: The seed of the simulation.
         noise: How the cells vary where rows have weights (``totals`` are then weighted sums)
             or come in clusters; None draws independent rows of equal weight.
+        additive: Whether ``statistic`` is proportional to Σ |confidence − correctness| over cells;
+            of many cells its law then follows without draws.
     """
     cells = totals.detach().cpu().double().numpy()
     count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
     rate = _ratio(cells[..., 2], count)
     observed = float(statistic(totals.detach().cpu().double().unsqueeze(0))[0])
-    draw: _Simulator | _ClusterSimulator
+    draw: _Draws | _Moments
     if noise is None:
         effective = float(count.sum())
         gap = _gap(count, mean, rate)
-        draw = _Simulator(count, mean, statistic, resamples, seed)
+        if additive and count.size > _MANY_CELLS:
+            draw = _Moments(count, mean, statistic)
+        else:
+            draw = _Simulator(count, mean, statistic, resamples, seed)
     else:
         effective = noise.effective_rows(count)
         draw = _ClusterSimulator(count, mean, rate, noise, statistic, resamples, seed)
@@ -133,17 +142,16 @@ def invert(
             exact = np.stack((count, count * mean, count * chance(tau)), axis=-1)
             return float(truth(torch.from_numpy(exact[None]))[0])
 
-        spread = draw(chance(_solve(expected, observed))).std()
+        spread = draw.spread(chance(_solve(expected, observed)))
         # At least five rows' worth, for rows that all agree and show no spread.
         reach = observed + max(
-            4.0 * coupling * float(chance_values.std()),
-            4.0 * coupling * float(spread),
+            4.0 * coupling * chance_spread,
+            4.0 * coupling * spread,
             5.0 / effective,
         )
         taus = np.linspace(0.0, _solve(expected, reach), _POINTS)
         errors = np.array([expected(tau) for tau in taus])
-        marks = [np.quantile(chance_values, wanted)]
-        marks += [np.quantile(draw(chance(tau)), wanted) for tau in taus[1:]]
+        marks = [draw.quantiles(chance(tau), wanted) for tau in taus]
         upper, median, lower = np.maximum.accumulate(np.stack(marks), axis=0).T
         upper, lower = (median + coupling * (mark - median) for mark in (upper, lower))
         middle = _cross(observed, median, errors, side="left")
@@ -152,7 +160,7 @@ def invert(
         low = _cross(observed, upper, errors, side="left")
         return Interval(low, max(high, middle), middle), float(errors[-1] / reach)
 
-    chance_values = draw(np.clip(mean, 0.0, 1.0))
+    chance_spread = draw.spread(np.clip(mean, 0.0, 1.0))
     tail = (1.0 - level) / 2.0
     wanted = (1.0 - tail, 0.5, tail)
     forward, share = along(gap)
@@ -185,7 +193,7 @@ def chance_level(
     """
     cells = totals.detach().cpu().double().numpy()
     count, mean = cells[..., 0], _ratio(cells[..., 1], cells[..., 0])
-    draw: _Simulator | _ClusterSimulator
+    draw: _Draws
     if noise is None:
         draw = _Simulator(count, mean, statistic, resamples, seed)
     else:
@@ -239,8 +247,28 @@ def _logistic(count: Floats, mean: Floats, rate: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.clip(weights @ design, -30, 30)))
 
 
-class _Simulator:
-    """Draw plug-in values at any point of the path, always with the same row counts."""
+class _Draws:
+    """A law of plug-in values that is known from draws."""
+
+    def __call__(self, chance: Floats) -> Floats:
+        """Draw plug-in values of data whose cells are right with these chances."""
+        raise NotImplementedError
+
+    def quantiles(self, chance: Floats, levels: tuple[float, ...]) -> Floats:
+        """Return quantiles of the values."""
+        found: Floats = np.quantile(self(chance), levels)
+        return found
+
+    def spread(self, chance: Floats) -> float:
+        """Return the standard deviation of the values."""
+        return float(self(chance).std())
+
+
+class _Simulator(_Draws):
+    """Draw plug-in values at any point of the path, always with the same row counts.
+
+    The normal noise of large cells is drawn once, so that a quantile moves smoothly along the path.
+    """
 
     def __init__(
         self, count: Floats, mean: Floats, statistic: Statistic, resamples: int, seed: int
@@ -255,6 +283,10 @@ class _Simulator:
             whole = np.rint(count).astype(np.int64)
             rows = np.broadcast_to(whole, (resamples, *count.shape))
         self.rows = rows
+        # Above this variance the normal limit is close, and far faster to draw. Statistics of
+        # many cells in a row depend on sums over neighbours, which are normal sooner.
+        self.limit = _FINE_LIMIT if count.ndim == 1 and len(count) >= _FINE_CELLS else _LIMIT
+        self.normal = self.generator.standard_normal(rows.shape)
         self.totals = np.empty((*rows.shape, 3))
         self.totals[..., 0] = rows
         self.totals[..., 1] = rows * mean
@@ -262,19 +294,93 @@ class _Simulator:
     def __call__(self, chance: Floats) -> Floats:
         """Draw plug-in values of data whose cells are right with these chances."""
         spread = chance * (1 - chance)
-        # Above a variance of 25 the normal limit is close, and ten times faster to draw.
-        large = self.rows.mean(axis=0) * spread > 25
+        large = self.rows.mean(axis=0) * spread > self.limit
         right = self.totals[..., 2]
-        rows = self.totals[..., 0][:, large]
-        deviation = np.sqrt(rows * spread[large])
-        drawn = rows * chance[large] + deviation * self.generator.standard_normal(rows.shape)
-        right[:, large] = np.clip(np.rint(drawn), 0, rows)
-        right[:, ~large] = self.generator.binomial(self.rows[:, ~large], chance[~large])
+        if large.all():
+            rows = self.totals[..., 0]
+            np.multiply(np.sqrt(rows * spread), self.normal, out=right)
+            right += rows * chance
+        else:
+            rows = self.totals[..., 0][:, large]
+            noise = np.sqrt(rows * spread[large]) * self.normal[:, large]
+            right[:, large] = rows * chance[large] + noise
+            right[:, ~large] = self.generator.binomial(self.rows[:, ~large], chance[~large])
         values: Floats = self.statistic(torch.from_numpy(self.totals)).numpy()
         return values
 
 
-class _ClusterSimulator:
+class _Moments:
+    """The law of a sum of |confidence − correctness| over very many cells, from its moments.
+
+    Cells are independent binomials of fixed sizes. The mean of |X − m| is that of the binomial
+    where few rows vary, else of its normal limit; the sum's quantiles are normal, with a term for
+    its skewness (Cornish & Fisher 1938).
+    """
+
+    def __init__(self, count: Floats, mean: Floats, statistic: Statistic) -> None:
+        full = count > 0
+        self.full = full
+        self.count = np.rint(count[full])
+        self.said = self.count * mean[full]
+        # What one row's worth of |confidence − correctness| adds to the value.
+        off = np.stack((count, count * mean, count * mean + count), axis=-1)
+        self.unit = float(statistic(torch.from_numpy(off[None]))[0]) / float(count.sum())
+
+    def describe(self, chance: Floats) -> tuple[float, float, float]:
+        """Return mean, standard deviation and skewness of the value."""
+        q = chance[self.full]
+        mean, second, third = _fold(self.count, q, self.said)
+        variance = second - mean**2
+        skew = third - 3 * mean * second + 2 * mean**3
+        total = max(float(variance.sum()), 1e-300)
+        deviation = total**0.5
+        return (
+            self.unit * float(mean.sum()),
+            self.unit * deviation,
+            float(skew.sum()) / (total * deviation),
+        )
+
+    def quantiles(self, chance: Floats, levels: tuple[float, ...]) -> Floats:
+        """Return quantiles of the value."""
+        from scipy.special import ndtri
+
+        mean, deviation, skewness = self.describe(chance)
+        z = ndtri(np.asarray(levels))
+        found: Floats = mean + deviation * (z + skewness * (z**2 - 1) / 6)
+        return found
+
+    def spread(self, chance: Floats) -> float:
+        """Return the standard deviation of the value."""
+        return self.describe(chance)[1]
+
+
+def _fold(count: Floats, chance: Floats, said: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the first three moments of |X − said|, X binomial.
+
+    The mean is exact where the variance is at most 25, by E[X; X >= j] = n p P(X' >= j − 1), X'
+    binomial of n − 1; the third moment is that of a folded normal.
+    """
+    from scipy.special import betainc, erf
+
+    variance = count * chance * (1 - chance)
+    off = count * chance - said
+    second = variance + off**2
+    sd = np.sqrt(np.maximum(variance, 1e-300))
+    bell = np.sqrt(2 / np.pi) * sd * np.exp(-0.5 * (off / sd) ** 2)
+    lean = erf(off / (sd * 2**0.5))
+    mean = bell + off * lean
+    third = (off**2 + 3 * variance) * off * lean + (off**2 + 2 * variance) * bell
+    few = variance <= _LIMIT
+    n, p, m = count[few], chance[few], said[few]
+    first = np.minimum(np.floor(m) + 1, n)  # above it, no outcome lies beyond m
+    rest = n - first + 1
+    tail = betainc(first, rest, p)
+    before = np.where(first > 1, betainc(np.maximum(first - 1, 1), rest, p), 1.0)
+    mean[few] = 2 * np.maximum(n * p * before - m * tail, 0.0) + m - n * p
+    return mean, np.maximum(second, mean**2), third
+
+
+class _ClusterSimulator(_Draws):
     """Draw plug-in values at any point of the path with the noise of clusters and weights.
 
     The noise is drawn once, from a multivariate t with the clusters' degrees of freedom. At a
@@ -308,8 +414,10 @@ class _ClusterSimulator:
             sizes = np.maximum(count + moved, 0.0)
         self.extra = generator.standard_normal(self.drawn.shape)
         self.robust, self.least = noise.variance(), noise.least(rate)
-        self.spread = rate * (1 - rate)
-        self.rate_variance = _ratio(np.maximum(self.robust, self.least * self.spread), count**2)
+        self.observed_spread = rate * (1 - rate)
+        self.rate_variance = _ratio(
+            np.maximum(self.robust, self.least * self.observed_spread), count**2
+        )
         self.totals = np.empty((*self.drawn.shape, 3))
         self.totals[..., 0] = sizes
         self.totals[..., 1] = sizes * mean
@@ -317,7 +425,7 @@ class _ClusterSimulator:
     def __call__(self, chance: Floats) -> Floats:
         """Draw plug-in values of data whose cells are right with these chances."""
         spread = chance * (1 - chance)
-        ratio = _ratio(spread, self.spread)
+        ratio = _ratio(spread, self.observed_spread)
         missing = np.maximum(self.least * spread - ratio * self.robust, 0.0)
         sizes = self.totals[..., 0]
         noisy = np.sqrt(ratio) * self.drawn + np.sqrt(missing) * self.extra
@@ -327,15 +435,36 @@ class _ClusterSimulator:
 
 
 def _solve(expected: Callable[[float], float], error: float) -> float:
-    """Return the τ whose true error is ``error``, or the last that probabilities allow."""
-    low, high = 0.0, 1.0
+    """Return the τ whose true error is ``error``, or the last that probabilities allow.
+
+    The true error is nearly proportional to τ, so false position (with Illinois' rule) needs few
+    steps.
+    """
+    low, high, below = 0.0, 1.0, expected(0.0) - error
+    above = expected(high) - error
     for _ in range(20):
-        if expected(high) >= error:
+        if above >= 0:
             break
-        low, high = high, 2.0 * high
+        low, below, high = high, above, 2.0 * high
+        above = expected(high) - error
+    if below >= 0:
+        return low + 2.0**-12
+    side = 0
     for _ in range(12):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if expected(middle) >= error else (middle, high)
+        if above <= 0 or below >= 0 or high - low <= 2e-4 * high:
+            break
+        middle = high - above * (high - low) / (above - below)
+        value = expected(middle) - error
+        if abs(value) <= 1e-3 * abs(error):
+            return middle
+        if value >= 0:
+            high, above = middle, value
+            below = below / 2 if side == 1 else below
+            side = 1
+        else:
+            low, below = middle, value
+            above = above / 2 if side == -1 else above
+            side = -1
     return high
 
 

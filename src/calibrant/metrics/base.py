@@ -134,11 +134,14 @@ class Measure:
         cells: See `calibration_measure`.
         error: See `calibration_measure`.
         population: See `calibration_measure`.
+        additive: See `calibration_measure`.
         interval: Computes (low, high) from a state and a level, for a measure with an interval
             of its own.
         views: What it can judge: the predicted class (``top``), ``events``, or both.
         influence: Computes each row's influence on the value from the state, for an interval in
             closed form.
+        group_influence: Computes the same once for all rows of equal score and outcome, and their
+            numbers; None where they are not known. For rows without weights.
         weighted: Whether the value of rows with weights is defined, if all states mind weights.
         label: What tables call it; the registered label if empty.
     """
@@ -151,9 +154,13 @@ class Measure:
     cells: Callable[[Any], Tensor] | None = None
     error: Callable[[Tensor], Tensor] | None = None
     population: Callable[[Tensor], Tensor] | None = None
+    additive: bool = False
     interval: Callable[[Any, float], tuple[float, float]] | None = None
     views: tuple[str, ...] = ("top", "events")
     influence: Callable[[Any], NDArray[np.float64]] | None = None
+    group_influence: (
+        Callable[[Any], tuple[NDArray[np.float64], NDArray[np.float64]] | None] | None
+    ) = None
     weighted: bool = True
     label: str = ""
 
@@ -186,6 +193,7 @@ def calibration_measure(
     compute: Callable[[Any], Tensor] | None = None,
     views: tuple[str, ...] = ("top", "events"),
     weighted: bool = True,
+    additive: bool = False,
 ) -> Measure:
     """Make the measure of a calibration error, a function of cells of rows.
 
@@ -199,6 +207,7 @@ def calibration_measure(
         compute: Replaces ``error(cells(state))`` where the cells are an approximation.
         views: What it can judge: the predicted class (``top``), ``events``, or both.
         weighted: Whether the value of rows with weights is defined.
+        additive: Whether ``error`` is proportional to Σ |confidence − correctness| over cells.
     """
 
     def whole(state: Any) -> Tensor:
@@ -214,6 +223,7 @@ def calibration_measure(
         population=population,
         views=views,
         weighted=weighted,
+        additive=additive,
     )
 
 

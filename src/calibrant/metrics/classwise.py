@@ -181,7 +181,8 @@ def classwise_ece_measure(
 ) -> Measure:
     """Make the measure of `classwise_ece`."""
     error = partial(classwise_error, order=check_order(order))
-    return calibration_measure("classwise_ece", *_cells(binning, num_bins), error, views=("top",))
+    cells = _cells(binning, num_bins)
+    return calibration_measure("classwise_ece", *cells, error, views=("top",), additive=order == 1)
 
 
 def marginal_ece_measure(

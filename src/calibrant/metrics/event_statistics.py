@@ -14,7 +14,7 @@ Grouped rows may be given as weighted rows with a fraction as their outcome, exc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -621,7 +621,7 @@ def auroc_influence(
     return auroc_influence_of(rows, find_groups(rows.probability), group_rows(rows))
 
 
-def auroc_influence_of(rows: Rows, index: NDArray[np.int32], groups: Groups) -> Floats:
+def auroc_influence_of(rows: Rows, index: NDArray[Any], groups: Groups) -> Floats:
     """Compute ψ_i from DeLong's placements (DeLong et al. 1988).
 
     An event's placement is the share of other rows below it, another row's the share of events
@@ -655,7 +655,7 @@ def auroc_influence_of(rows: Rows, index: NDArray[np.int32], groups: Groups) -> 
     return _choose(rows.happened, below, above, index)
 
 
-def _choose(happened: Floats, event: Floats, other: Floats, index: NDArray[np.int32]) -> Floats:
+def _choose(happened: Floats, event: Floats, other: Floats, index: NDArray[Any]) -> Floats:
     """Return y · event + (1 − y) · other, the values of each row's group."""
     chosen: Floats = event[index]
     chosen -= other[index]

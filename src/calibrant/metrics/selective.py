@@ -6,6 +6,7 @@ value depends on row order. All store each row's score and loss.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from calibrant.functional.arrays import Array, to_tensor
 from calibrant.functional.ranking import Ranked, rank
 from calibrant.metrics.base import Measure, check_choice, compute_one
 from calibrant.metrics.coverage_interval import coverage_interval
-from calibrant.metrics.event_statistics import Floats, auroc_influence
+from calibrant.metrics.event_statistics import Floats, Groups, Rows, auroc_influence_of
 from calibrant.metrics.rank_state import RankState, Rowwise
 
 SELECTIVE = ("aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "failure_auroc")
@@ -111,13 +112,12 @@ def _rank_states(score: Rowwise, loss: Rowwise) -> tuple[partial[RankState]]:
     return (partial(RankState, score, loss),)
 
 
-def _risk_influence(state: RankState) -> Floats:
+def _risk_influence(rows: _Ranks) -> Floats:
     """Compute the influence of each row on AURC, the mean of the risk R_j at each row's score.
 
     ψ_i = R_i − AURC + Σ_{j: s_j <= s_i} w_j (l_i − R_j) / C_j, with C_j the share of the rows that
     score at least s_j and weights that sum to 1.
     """
-    rows = _Ranks.of(state)
     risk = rows.losses_above / rows.above
     value = float(rows.total @ risk)
     passed = np.cumsum(rows.total / rows.above)
@@ -125,26 +125,41 @@ def _risk_influence(state: RankState) -> Floats:
     return (risk - value - met)[rows.group] + rows.loss * passed[rows.group]
 
 
-def _generalised_influence(state: RankState) -> Floats:
+def _generalised_influence(rows: _Ranks) -> Floats:
     """Compute the influence on AUGRC, Σ_j w_j G_j with G_j = Σ_{i: s_i >= s_j} w_i l_i."""
-    rows = _Ranks.of(state)
     value = float(rows.total @ rows.losses_above)
     passed = np.cumsum(rows.total)
     return rows.losses_above[rows.group] + rows.loss * passed[rows.group] - 2 * value
 
 
-def _excess_influence(state: RankState) -> Floats:
+def _excess_influence(rows: _Ranks) -> Floats:
     """Compute the influence on e-AURC of zero-one losses, AURC − e − (1 − e) ln(1 − e)."""
-    rows = _Ranks.of(state)
     rate = min(float(rows.weights @ rows.loss), 1 - 1e-12)
-    return _risk_influence(state) + float(np.log1p(-rate)) * (rows.loss - rate)
+    return _risk_influence(rows) + float(np.log1p(-rate)) * (rows.loss - rate)
 
 
-def _failure_influence(state: RankState) -> Floats:
-    rows = _Ranks.of(state)
-    # AUROC depends on ranks alone, and influences take probabilities.
-    place = np.arange(1, len(rows.total) + 1) / len(rows.total)
-    return auroc_influence(place[rows.group], 1 - rows.loss, rows.weights)
+def _failure_influence(rows: _Ranks) -> Floats:
+    # AUROC depends on ranks alone.
+    place = np.arange(len(rows.total), dtype=np.float64)
+    right = Rows(rows.group.astype(np.float64), 1 - rows.loss, rows.weights)
+    return auroc_influence_of(
+        right, rows.group, Groups(place, rows.total, rows.total - rows.losses)
+    )
+
+
+def _influences(of: Callable[[_Ranks], Floats]) -> dict[str, Any]:
+    """Return the options of `Measure` that compute influences of rows, and of groups of rows."""
+
+    def by_row(state: RankState) -> Floats:
+        return of(_Ranks.of(state))
+
+    def by_group(state: RankState) -> tuple[Floats, Floats] | None:
+        if state.loss != "zero_one" or state.row_weights() is not None:
+            return None
+        rows = state.keep("outcomes of ties", partial(_Ranks.group_outcomes, state))
+        return of(rows), rows.weights * state.rank_rows().num_rows
+
+    return {"influence": by_row, "group_influence": by_group}
 
 
 class _Ranks(NamedTuple):
@@ -154,13 +169,27 @@ class _Ranks(NamedTuple):
     weights: Floats  # (N,)
     group: NDArray[np.int64]  # (N,)
     total: Floats  # (G,) weight of each group
+    losses: Floats  # (G,) their losses, weighted
     above: Floats  # (G,) weight of the rows that score at least as much
-    losses_above: Floats  # (G,) their losses, weighted
+    losses_above: Floats  # (G,) the losses of those
 
     @classmethod
     def of(cls, state: RankState) -> _Ranks:
         """Group the rows of a state."""
         return state.keep("groups of ties", partial(cls.group_rows, state))
+
+    @classmethod
+    def group_outcomes(cls, state: RankState) -> _Ranks:
+        """Make two rows of each group of ties, all correct ones and all wrong ones of it."""
+        ranked = state.rank_rows()
+        total = ranked.bounds.diff().cpu().double().numpy() / ranked.num_rows
+        wrong = ranked.values.diff().cpu().numpy() / ranked.num_rows
+        weights = np.concatenate((total - wrong, wrong))
+        group = np.tile(np.arange(len(total)), 2)
+        keep = weights > 0
+        above, losses_above = (np.cumsum(each[::-1])[::-1] for each in (total, wrong))
+        loss = np.repeat((0.0, 1.0), len(total))[keep]
+        return cls(loss, weights[keep], group[keep], total, wrong, above, losses_above)
 
     @classmethod
     def group_rows(cls, state: RankState) -> _Ranks:
@@ -178,7 +207,7 @@ class _Ranks(NamedTuple):
             for each in (weights, weights * loss)
         )
         above, losses_above = (np.cumsum(each[::-1])[::-1] for each in (total, losses))
-        return cls(loss, weights, group, total, above, losses_above)
+        return cls(loss, weights, group, total, losses, above, losses_above)
 
 
 def aurc_measure(
@@ -195,7 +224,7 @@ def aurc_measure(
         _rank_states(score, loss),
         compute,
         kind="selective",
-        influence=_risk_influence,
+        **_influences(_risk_influence),
     )
 
 
@@ -210,8 +239,8 @@ def e_aurc_measure(
         return (risk - oracle_risk(state, weights)).clamp_min(0.0)
 
     kind: Literal["selective", "other"] = "selective" if loss == "zero_one" else "other"
-    influence = _excess_influence if loss == "zero_one" else None
-    return Measure("e_aurc", _rank_states(score, loss), compute, kind=kind, influence=influence)
+    how = _influences(_excess_influence) if loss == "zero_one" else {}
+    return Measure("e_aurc", _rank_states(score, loss), compute, kind=kind, **how)
 
 
 def augrc_measure(*, score: Rowwise = "msp", loss: Rowwise = "zero_one") -> Measure:
@@ -225,7 +254,7 @@ def augrc_measure(*, score: Rowwise = "msp", loss: Rowwise = "zero_one") -> Meas
         _rank_states(score, loss),
         compute,
         kind="selective",
-        influence=_generalised_influence,
+        **_influences(_generalised_influence),
     )
 
 
@@ -297,7 +326,7 @@ def failure_auroc_measure(*, score: Rowwise = "msp") -> Measure:
         compute,
         "higher",
         "selective",
-        influence=_failure_influence,
+        **_influences(_failure_influence),
     )
 
 

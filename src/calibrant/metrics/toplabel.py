@@ -231,6 +231,47 @@ def smooth_calibration_error(
     return error(0.5 * (low + high))
 
 
+def simulated_smooth_errors(score: Floats, residual: Floats, *, count: int = 512) -> Floats:
+    """Compute `smooth_calibration_error` of many simulated sets at once, to about four digits.
+
+    The same equation smECE_σ = σ, on a coarser grid, in float32, and solved by false position with
+    Illinois' rule, which takes a third of the transforms that bisection does.
+
+    Args:
+        score: (G,) distinct confidences.
+        residual: (R, G) residuals (c_i − a_i)/N of each set, summed over rows of one confidence.
+        count: Cells of the grid over [0, 1].
+    """
+    from scipy.fft import dct, idct
+
+    grid = share_on_grid(score, residual, count).astype(np.float32)
+    spectrum = dct(grid, type=2, norm="ortho")
+    decay = (-0.5 * (np.pi * np.arange(count)) ** 2).astype(np.float32)
+
+    def excess(width: Floats) -> Floats:
+        damped = np.exp((width**2).astype(np.float32)[:, None] * decay)
+        damped *= spectrum
+        total = np.abs(idct(damped, type=2, norm="ortho", overwrite_x=True)).sum(1)
+        return np.asarray(total.astype(np.float64) - width)
+
+    low, below = np.zeros(len(grid)), np.abs(grid).sum(1).astype(np.float64)
+    high = below.copy()  # smECE_σ falls as σ grows, so that the root is no larger
+    above = excess(high)
+    last = np.zeros(len(grid))
+    for _ in range(12):
+        middle = high - above * (high - low) / np.minimum(above - below, -1e-30)
+        value = excess(middle)
+        upper = value <= 0
+        again = np.where(upper, 1.0, -1.0) == last
+        below = np.where(upper, np.where(again, below / 2, below), value)
+        above = np.where(upper, value, np.where(again, above / 2, above))
+        low, high = np.where(upper, low, middle), np.where(upper, middle, high)
+        last = np.where(upper, 1.0, -1.0)
+        if float(np.abs(value).max(initial=0.0)) < 2e-6:
+            break
+    return middle
+
+
 def share_on_grid(score: Floats, residual: Floats, count: int) -> Floats:
     """Share each residual linearly between the two cells next to its score: (..., count)."""
     place = np.clip(score, 0.0, 1.0) * count - 0.5
@@ -347,8 +388,7 @@ def smooth_ece_measure() -> Measure:
         count, confidence, correct = (each.numpy() for each in totals.unbind(-1))
         score = confidence.sum(0) / np.maximum(count.sum(0), 1.0)
         residual = (confidence - correct) / count.sum(-1, keepdims=True)
-        value = smooth_calibration_error(score, residual, count=512, tolerance=1e-5)
-        return torch.from_numpy(value)
+        return torch.from_numpy(simulated_smooth_errors(score, residual))
 
     return calibration_measure("smooth_ece", RankState, _fine, error, compute=compute)
 
