@@ -96,6 +96,28 @@ def test_a_loss_of_infinity_comes_back(tmp_path):
     assert back.summary_["extra"] == 2.5
 
 
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [("vector", True), ("matrix", True), ("dirichlet", True), ("intra_order", False)],
+)
+def test_a_fit_on_scores_of_any_size_is_whole_or_an_error(name, fails, tmp_path):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(300, 4))
+    scores[5, 2], scores[7, 1] = np.finfo(np.float64).min, np.finfo(np.float32).min
+    made = get(name)
+    labels = rng.integers(0, 4, 300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if fails:
+            with pytest.raises(InputError, match="differ widely in size"):
+                made.fit(scores, labels)
+            assert not made.is_fitted
+            return
+        made.fit(scores, labels)
+    back = calibrant.load(made.save(tmp_path / "c.safetensors"))
+    assert np.isfinite(back.predict_proba(scores)).all()
+
+
 def test_saving_refuses_what_could_not_be_loaded(tmp_path):
     made = fitted("temperature")
     with pytest.raises(InputError, match="not fitted"):

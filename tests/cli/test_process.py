@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrant.cli.console import make_console
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -73,6 +75,52 @@ def test_closed_pipe_is_silent(file):
         )
     assert done.returncode == 1
     assert done.stderr == b""
+
+
+def close_streams(numbers):
+    return lambda: [os.close(number) for number in numbers]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs streams that can be closed")
+@pytest.mark.sampled(count=2)
+@pytest.mark.parametrize("closed", [(1,), (1, 2)])
+@pytest.mark.parametrize(
+    ("limit", "code"), [((), 0), (("--json",), 0), (("--fail-above", "ece=0.001"), 3)]
+)
+def test_closed_streams_change_no_exit_code(closed, limit, code, file):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "calibrant", "evaluate", file, "-m", "ece"),
+            *("--no-intervals", "--quiet", *limit),
+        ],
+        preexec_fn=close_streams(closed),
+        stderr=None if 2 in closed else subprocess.PIPE,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == code
+    assert not done.stderr or b"Error" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [("evaluate", "--help"), ("metrics", "--json")])
+def test_a_full_disk_behind_the_output_is_one_line(arguments):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "calibrant", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=180,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"error: No space left on device\n"
+
+
+@pytest.mark.parametrize("width", ["0", "1", "-5", "many"])
+def test_odd_widths_of_the_terminal_print_all_the_same(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    assert make_console().width == 80
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version"])

@@ -163,6 +163,32 @@ def test_values_that_are_not_finite_are_named_for_events_and_labels(value):
             make()
 
 
+@pytest.mark.parametrize("what", ["class_names", "ids", "clusters", "event"])
+def test_half_a_character_is_refused(what):
+    texts = ["a", "b", "\ud83d"]
+
+    def make():
+        if what == "event":
+            return Predictions.from_events([0.5, 0.5], [0, 1], event="\ud83d")
+        return Predictions.from_logits(np.zeros((3, 3)), [0, 1, 2], **{what: texts})
+
+    with pytest.raises(InputError, match=r"half a character \(a surrogate\) in '\\ud83d'"):
+        make()
+    whole = {"ids": ["a", "b", "\U0001f600"], "clusters": ["ä", "b", "c"]}
+    assert Predictions.from_logits(np.zeros((3, 3)), [0, 1, 2], **whole).ids[2] == "\U0001f600"
+
+
+def test_a_file_whose_name_is_no_text_is_read_and_reported(tmp_path):
+    from calibrant import evaluate, report
+
+    path = tmp_path / os.fsdecode(b"a\xff.npz")
+    np.savez(path, logits=np.random.default_rng(0).normal(size=(40, 3)), labels=[0, 1] * 20)
+    predictions = Predictions.read(path)
+    assert predictions.name == "a?"
+    target = report.write(evaluate(predictions, metrics=["ece"]), tmp_path / "r.html")
+    assert "a?" in target.read_text(encoding="utf-8")
+
+
 def test_errors_stay_short_whatever_a_file_holds(tmp_path):
     name = "x" * 1_000_000
     path = tmp_path / "a.csv"

@@ -146,6 +146,7 @@ class Calibrator(nn.Module):
                     self._fit(scores, labels, design)  # type: ignore[call-arg]
                 else:
                     self._fit(scores, labels)
+            self._refuse_nan()
         except BaseException:
             self._set_width(torch.zeros_like(self.num_classes_))  # an interrupted fit is no fit
             raise
@@ -201,6 +202,15 @@ class Calibrator(nn.Module):
                 "positions are not classes: use temperature or ensemble_temperature, which treat "
                 "all options alike"
             )
+
+    def _refuse_nan(self) -> None:
+        """Raise an error if the fit ended in values that are no numbers."""
+        for key, value in self.state_dict().items():
+            if value.is_floating_point() and bool(torch.isnan(value).any()):
+                raise InputError(
+                    f"the fit of {self.name} failed: {key} is NaN, perhaps because logits differ "
+                    "widely in size: try temperature, or divide the logits by a constant"
+                )
 
     def _set_width(self, width: Tensor) -> None:
         self.num_classes_ = width
@@ -294,6 +304,12 @@ class Calibrator(nn.Module):
                 part = scores[i : i + step]
                 mapped = self(part)  # which checks the shape
                 self._check_values(part, i)
+                if bool(torch.isnan(mapped).any()):
+                    rows = mapped.isnan().reshape(len(mapped), -1).any(1).nonzero().squeeze(1) + i
+                    raise InputError(
+                        f"{self.name} gives NaN, first in rows {first(rows.tolist())}: those are "
+                        "far from the rows it was fitted on; are they of the same model?"
+                    )
                 parts.append(mapped)
         return torch.cat(parts) if isinstance(logits, Tensor) else torch.cat(parts).cpu().numpy()
 

@@ -5,6 +5,9 @@ Each command imports PyTorch when it runs, so `--help` and `--version` are insta
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -21,7 +24,7 @@ from calibrant.cli import (
     monitor,
     train,
 )
-from calibrant.cli.console import set_up_streams
+from calibrant.cli.console import BAD_INPUT, set_up_streams
 
 __all__ = ["app", "bench", "bench_choices", "bench_transport", "main"]
 
@@ -43,7 +46,14 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line."""
     set_up_streams()
-    app()
+    try:
+        app()
+    except OSError as error:  # a full disk behind --help; commands catch their own errors
+        with suppress(OSError):
+            print(f"error: {error.strerror or error}", file=sys.stderr)
+        # Python would try to write what is left again, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(BAD_INPUT)
 
 
 def _show_version(requested: bool) -> None:

@@ -21,12 +21,20 @@ from calibrant.core.errors import InputError
 UNEXPECTED, BAD_INPUT, EXCEEDED, INTERRUPTED = 1, 2, 3, 130  # exit codes
 P = ParamSpec("P")
 _DEFAULT_WIDTH = 80
+_LEAST_WIDTH = 20  # COLUMNS=0, as some services set it, would print nothing
 _LARGEST_WIDTH = 100  # longer lines are hard to read
 _ASCII = {"−": "-", "–": "-", "∞": "inf", "×": "x", "≤": "<=", "─": "-", "…": "...", "\u00a0": " "}
 
 
 def set_up_streams() -> None:
-    """Print ASCII for characters that a stream cannot encode, and warnings as one line."""
+    """Print ASCII for characters that a stream cannot encode, and warnings as one line.
+
+    Streams that were closed before the start take everything and keep nothing.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
     def replace_characters(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
@@ -57,6 +65,7 @@ def make_console(*, stderr: bool = False) -> Console:
     console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     # Without a terminal, rich would take the width of whatever terminal is nearby.
     has_width = console.is_terminal or "COLUMNS" in os.environ
+    has_width = has_width and console.width >= _LEAST_WIDTH
     console.width = min(console.width, _LARGEST_WIDTH) if has_width else _DEFAULT_WIDTH
     return console
 
@@ -73,7 +82,9 @@ def echo_json(value: object) -> None:
     from calibrant.evaluation.value import make_plain
 
     typer.echo(
-        json.dumps(make_plain(value), indent=2, allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(make_plain(value), indent=2, allow_nan=False, ensure_ascii=False).encode(
+            errors="backslashreplace"  # half a character from a file's name, as JSON writes it
+        )
     )
 
 

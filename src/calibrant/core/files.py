@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from pathlib import Path
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` when the block ends without an error."""
+    """Yield a temporary path that replaces ``path`` when the block ends without an error.
+
+    An error of the disk names ``path``, whichever library met it.
+    """
     target = path.resolve()  # a link keeps pointing where it did
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -23,8 +27,25 @@ def replace_file(path: Path) -> Iterator[Path]:
         _flush(temporary)
         os.replace(temporary, target)
         _flush(target.parent)
+    except Exception as error:
+        number = _find_errno(error)
+        if number is None:
+            raise
+        says = os.strerror(number) if number else f"cannot be written: {error}"
+        raise OSError(number, says, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _find_errno(error: Exception) -> int | None:
+    """Return the number of an error of the disk, 0 if it has none; None for other errors."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    # safetensors and Arrow raise errors of their own, which say the number.
+    match = re.search(r"\b(?:os error|errno) (\d+)\b", str(error))
+    if match is not None:
+        return int(match[1])
+    return 0 if isinstance(error, OSError) else None  # NumPy's have no number
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -37,9 +58,11 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _flush(path.parent)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)  # a full disk must not stay full of halves
-        raise
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def flush_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.core.errors import InputError, first
+from calibrant.core.errors import InputError, first, show
 
 Array: TypeAlias = "Tensor | NDArray[Any]"
 
@@ -106,6 +107,28 @@ def as_numpy(array: Array) -> NDArray[Any]:
     if array.dtype == torch.bfloat16:
         array = array.float()
     return array.numpy()
+
+
+def refuse_half_characters(texts: NDArray[np.str_] | Sequence[str], what: str) -> None:
+    """Raise for text that no file can hold: a surrogate, half of a character in UTF-16.
+
+    Args:
+        texts: The texts.
+        what: What to call them in the error.
+    """
+    if isinstance(texts, np.ndarray):
+        if not texts.size or not texts.dtype.itemsize:
+            return
+        codes = np.ascontiguousarray(texts.astype(texts.dtype.newbyteorder("="))).view(np.uint32)
+        halves = ((codes >= 0xD800) & (codes <= 0xDFFF)).reshape(texts.size, -1).any(1)
+        bad = texts.reshape(-1)[halves].tolist()
+    else:  # as an array every text would take the room of the longest
+        bad = [text for text in texts if re.search("[\ud800-\udfff]", text)]
+    if bad:
+        raise InputError(
+            f"{what} hold half a character (a surrogate) in {first(map(show, bad), 3)}: "
+            "decode the text again, with the encoding that it was written in"
+        )
 
 
 def as_texts(values: NDArray[Any], what: str) -> NDArray[np.str_]:

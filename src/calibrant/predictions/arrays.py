@@ -10,7 +10,13 @@ import numpy.typing as npt
 import torch
 
 from calibrant.core.errors import InputError, first
-from calibrant.functional.arrays import Array, as_numpy, as_texts, refuse_large
+from calibrant.functional.arrays import (
+    Array,
+    as_numpy,
+    as_texts,
+    refuse_half_characters,
+    refuse_large,
+)
 from calibrant.predictions.files import FileScores
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -178,6 +184,7 @@ def as_class_names(given: object, num_classes: int) -> tuple[str, ...] | None:
             f"class_names has {len(names)} names ({first(names)}), but there are "
             f"{num_classes} classes"
         )
+    refuse_half_characters(names, "class_names")
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError(f"class_names must differ; found more than once: {first(twice)}")
@@ -238,6 +245,8 @@ def as_clusters(given: object, num_rows: int) -> npt.NDArray[Any] | None:
         raise InputError(
             f"clusters have shape {clusters.shape}, expected ({num_rows},): one cluster per row"
         )
+    if clusters.dtype.kind == "U":
+        refuse_half_characters(clusters, "clusters")
     return clusters
 
 
@@ -252,6 +261,8 @@ def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
         raise InputError(f"ids must be whole numbers or text, found dtype {ids.dtype}")
     if ids.shape != (num_rows,):
         raise InputError(f"ids have shape {ids.shape}, expected ({num_rows},): one id per row")
+    if ids.dtype.kind == "U":
+        refuse_half_characters(ids, "ids")
     return ids
 
 

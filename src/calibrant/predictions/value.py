@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from calibrant.core.errors import InputError, first
-from calibrant.functional.arrays import Array, as_numpy
+from calibrant.functional.arrays import Array, as_numpy, refuse_half_characters
 from calibrant.predictions import arrays
 from calibrant.predictions.checks import check_labels, check_scores
 from calibrant.predictions.columns import ColumnNames, match_class_names
@@ -83,12 +83,16 @@ class Predictions:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise InputError(f"task must be one of {', '.join(TASKS)}, found {self.task!r}")
+        if isinstance(self.event, str):
+            refuse_half_characters([self.event], "event=")
         what = "logits" if self.is_logits else "probabilities"
         scores = arrays.as_scores(self.scores, what, one_column=self.task == "multilabel")
         if self.task != "classes":
             _check_task_shape(tuple(scores.shape), self.task)
         num_rows, num_classes = scores.shape[0], 2 if scores.ndim == 1 else scores.shape[1]
         for key, value in (
+            # A file's name may hold what is no text.
+            ("name", str(self.name).encode(errors="replace").decode()),
             ("scores", scores),
             ("labels", self._as_labels(scores)),
             ("weights", arrays.as_weights(self.weights, num_rows)),

@@ -185,4 +185,10 @@ def _write_pt(contents: Contents, path: Path) -> None:
         members[key] = tensor if whole else tensor.clone()
     for key, value in plain.items():
         members[key] = list(value) if isinstance(value, tuple) else value
-    torch.save(members, path)
+    with path.open("wb") as file:
+        try:
+            torch.save(members, file)
+        except RuntimeError as error:  # PyTorch hides the error of a full disk behind its own
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise

@@ -277,11 +277,16 @@ def write(
     return write_html(text, target)
 
 
+def encode(text: str) -> bytes:
+    """Return a page's text in UTF-8, with ``?`` for what is none, such as an odd file's name."""
+    return text.encode(errors="replace")
+
+
 def write_html(text: str, target: Path) -> Path:
     """Write a page, whole or not at all; missing folders are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(target) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_bytes(encode(text))
     return target
 
 
@@ -309,7 +314,7 @@ def read_asset(name: str, missing: str | None = None) -> str:
 
 def hash_source(text: str) -> str:
     """Return the policy's source expression that allows exactly this inline style or script."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(encode(text)).digest()).decode()}'"
 
 
 def _split_figures(evaluation: Evaluation) -> tuple[list[Figure], list[Figure]]:

@@ -65,9 +65,22 @@ def train(
     """
     require("lightning.fabric", extra="train", purpose="training")  # before a folder is created
     fabric = make_fabric(config) if config.devices > 1 else None
-    run = open_run(Path(folder), config, fabric)
-    if run.is_done:
-        return run
+    with open_run(Path(folder), config, fabric) as run:
+        if run.is_done:
+            return run
+        return _train(run, config, data, network, in_place, on_epoch, fabric)
+
+
+def _train(
+    run: Run,
+    config: Config,
+    data: Splits | Loaders | None,
+    network: nn.Module | None,
+    in_place: bool,
+    on_epoch: Callable[[dict[str, Any]], None] | None,
+    fabric: Any,
+) -> Run:
+    """Train in the folder of a run that is not finished."""
     recipe = get_recipe(config.recipe, **config.recipe_options)
     members = recipe.members(config)
     if members and in_place:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from torch import Tensor
 from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.core.files import write_file
+from calibrant.core.locks import hold_lock
 from calibrant.predictions import Predictions
 from calibrant.training.config import Config
 
@@ -76,28 +80,62 @@ class Run:
         return load_file(path)
 
 
-def open_run(folder: Path, config: Config, fabric: Any = None) -> Run:
-    """Create the folder of a run, or resume the one of the same settings.
+@contextmanager
+def open_run(folder: Path, config: Config, fabric: Any = None) -> Iterator[Run]:
+    """Create the folder of a run, or resume the one of the same settings, and keep others out.
 
     Args:
         folder: The folder.
-        config: The settings; a folder of other settings is refused.
+        config: The settings; a folder of other settings is refused, and so is one in which
+            another process trains.
         fabric: Lightning's Fabric if there are several processes. The first one creates the
             folder; if it refuses, all do.
     """
-    if fabric is None:
+    with ExitStack() as stack:
+        if fabric is None:
+            stack.enter_context(_hold_folder(folder, config))
+        else:
+            refusal = None
+            if fabric.is_global_zero:
+                try:
+                    stack.enter_context(_hold_folder(folder, config))
+                except InputError as error:
+                    refusal = str(error)
+            refusal = fabric.broadcast(refusal)
+            if refusal is not None:
+                raise InputError(refusal)
+        yield Run(folder)
+
+
+@contextmanager
+def _hold_folder(folder: Path, config: Config) -> Iterator[None]:
+    """Prepare the folder of a run and hold its lock, which ends with the process."""
+    if not (folder / "config.yaml").is_file():
+        _refuse_strange(folder)  # nothing is written into a folder that is not a run's
+    with ExitStack() as stack:
+        if not (folder / "run.json").is_file():  # a finished run is only read
+            try:
+                ours = stack.enter_context(hold_lock(folder / ".train.lock", purpose="training"))
+            except OSError as error:
+                ours = True
+                warnings.warn(
+                    f"{folder} cannot be locked ({error.strerror or error}): see that nothing else "
+                    "trains in it",
+                    stacklevel=6,
+                )
+            if not ours:
+                raise InputError(
+                    f"{folder}: another process trains in this folder: wait for it, or choose "
+                    "another folder"
+                )
         _prepare_folder(folder, config)
-        return Run(folder)
-    refusal = None
-    if fabric.is_global_zero:
-        try:
-            _prepare_folder(folder, config)
-        except InputError as error:
-            refusal = str(error)
-    refusal = fabric.broadcast(refusal)
-    if refusal is not None:
-        raise InputError(refusal)
-    return Run(folder)
+        yield
+
+
+def _refuse_strange(folder: Path) -> None:
+    # Ignore files that a killed run left half written.
+    if folder.exists() and not all(path.name.startswith(".") for path in folder.iterdir()):
+        raise InputError(f"{folder} holds files, but not a run: choose another folder")
 
 
 def _prepare_folder(folder: Path, config: Config) -> None:
@@ -117,9 +155,7 @@ def _prepare_folder(folder: Path, config: Config) -> None:
                 "folder, or delete that one"
             )
     else:
-        # Ignore files that a killed run left half written.
-        if folder.exists() and not all(path.name.startswith(".") for path in folder.iterdir()):
-            raise InputError(f"{folder} holds files, but not a run: choose another folder")
+        _refuse_strange(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_file(path, config.to_yaml().encode())
     if not (folder / "run.json").is_file():
