@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.special import ndtr
 
 from calibrant import InputError, Predictions, bootstrap_interval, metrics
-from calibrant.evaluation import evaluate
+from calibrant.evaluation import clustered, evaluate
 from calibrant.evaluation.clustered import (
     _exchangeable_p_value,
     _read_rows,
@@ -241,6 +241,36 @@ def test_few_clusters_flip_every_pattern_of_signs():
     assert swap_test(parts[:, 0], draws=1000) == pytest.approx(
         float((np.abs(patterns @ parts[:, 0]) >= abs(parts[:, 0].sum()) - 1e-12).mean())
     )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_comonotone_sums_have_the_law_of_one_number_a_cluster(weighted):
+    """Its p-value beside sums of y = [u < p] drawn plainly; and by moments where they are many."""
+    rng = np.random.default_rng(5)
+    codes = rng.permutation(np.repeat(np.arange(30), 8))
+    p, y = rng.beta(1, 4, 240), rng.random(240) < 0.1
+    w = rng.uniform(0.5, 2, 240) if weighted else np.ones(240)
+    drawn = []
+    for _ in range(20_000):
+        u = rng.random(30)[codes]
+        drawn.append(((u < p) - p) @ w)
+    seen = abs((y - p) @ w)
+    plain = float((np.abs(drawn) >= seen).mean())
+    found = clustered.comonotone_p_value(p, y, w if weighted else None, codes, draws=20_000)
+    assert 0.01 < plain < 0.5
+    assert found == pytest.approx(plain, abs=0.012)
+
+
+def test_comonotone_sums_of_many_clusters_have_their_moments(monkeypatch):
+    rng = np.random.default_rng(6)
+    codes = rng.permutation(np.repeat(np.arange(600), 3))
+    p = rng.beta(2, 3, 1800)
+    y = rng.random(1800) < 0.94 * p
+    drawn = clustered.comonotone_p_value(p, y, None, codes, draws=10_000)
+    monkeypatch.setattr(clustered, "_MOST_DRAWN", 10)
+    assert clustered.comonotone_p_value(p, y, None, codes) == pytest.approx(drawn, abs=0.015)
+    uneven = np.minimum(codes, 20)  # one cluster outweighs the rest: there is no normal limit
+    assert clustered.comonotone_p_value(p, ~y, None, uneven) == 1.0
 
 
 def test_a_proportion_has_korn_and_graubards_interval():

@@ -39,6 +39,50 @@ def test_a_score_that_over_scores_rare_events_is_off_and_too_high():
     assert (two.view, two.event, two.verdict.direction) == ("events", "class 1", "too high")
 
 
+@pytest.mark.parametrize("units", ["clusters", "weights", "both"])
+@pytest.mark.parametrize("happens", [0.0, 0.009])
+def test_a_score_that_says_far_too_much_is_off_whatever_the_units(units, happens):
+    """Flipped signs, scaled to the spread of the hypothesis, hid any fault as large as this."""
+    rng = np.random.default_rng(0)
+    p, y = rng.beta(2, 6, 3000), rng.random(3000) < happens
+    given = {"weights": rng.uniform(0.5, 2, 3000), "clusters": np.arange(3000) % 30}
+    if units != "both":
+        given = {units: given[units]}
+    verdict = judge(p, y, **given)
+    assert (verdict.state, verdict.direction) == ("off", "too high")
+    assert happens > 0 or "fraud happens in 0.0% of rows" in verdict.headline
+
+
+@pytest.mark.parametrize("clusters", [None, np.arange(1000) % 50])
+def test_events_in_all_rows_but_one_are_judged(clusters):
+    """The upper end of the offset was not found; the slope, of one row, was named in its place."""
+    rng = np.random.default_rng(3)
+    happened = np.arange(1000) > 0
+    rows = Predictions.from_events(rng.beta(2, 3, 1000), happened, clusters=clusters)
+    evaluation = evaluate(rows, metrics=["calibration_in_the_large"], resamples=200)
+    assert (evaluation.verdict.state, evaluation.verdict.direction) == ("off", "too low")
+    figure = evaluation["calibration_in_the_large"]
+    assert 0 < figure.low < figure.value < figure.high
+
+
+def test_a_calibrated_model_may_be_unlucky_in_all_clusters_at_once():
+    """All 50 rows of a cluster share its luck: far fewer events than said prove nothing."""
+    rng = np.random.default_rng(4)
+    alarms = 0
+    for seed in range(60):
+        clusters = np.repeat(np.arange(12), 50)
+        p = np.clip(rng.beta(2, 3, 12)[clusters] + rng.uniform(-0.02, 0.02, 600), 0.01, 0.99)
+        y = rng.random(12)[clusters] < p
+        verdict = evaluate(
+            Predictions.from_events(p, y, clusters=clusters),
+            metrics=["accuracy"],
+            seed=seed,
+            resamples=200,
+        ).verdict
+        alarms += verdict.state == "off"
+    assert alarms <= 7  # of 60 at 5%: more has a chance of 1.6%
+
+
 def test_pairs_of_confidence_and_correctness_are_not_folded():
     """A judge that says 30% where it is right in half: folded at 50% the gap would shrink."""
     rng = np.random.default_rng(1)

@@ -272,3 +272,24 @@ def test_predictions_on_a_device_stay_there():
     assert predictions.labels.device.type == "cuda"
     first, second = predictions.split()
     assert first.scores.device.type == second.labels.device.type == "cuda"
+
+
+def test_clusters_may_be_whole_floats_but_not_missing():
+    """A column of pandas with whole numbers is often float64; None was a cluster called "None"."""
+    p, y = np.array([0.2, 0.4, 0.9]), np.array([0, 1, 1])
+    held = Predictions.from_events(p, y, clusters=np.array([2.0, 2.0, 7.0]))
+    assert held.clusters.tolist() == [2, 2, 7]
+    for clusters in ([1.0, np.nan, 2.0], np.array(["a", None, "b"], dtype=object)):
+        with pytest.raises(InputError, match=r"clusters are missing in 1 rows \(first rows: 1\)"):
+            Predictions.from_events(p, y, clusters=np.asarray(clusters))
+    with pytest.raises(InputError, match="whole numbers or text"):
+        Predictions.from_events(p, y, clusters=np.array([1.5, 2.0, 3.0]))
+
+
+def test_minus_one_is_not_taken_for_missing_where_nothing_is_zero():
+    """Labels of −1 and 1 left every row that did not happen out: all events happened."""
+    p = np.array([0.2, 0.4, 0.9])
+    with pytest.raises(InputError, match="if -1 means that the event did not happen, give 0"):
+        Predictions.from_events(p, np.array([-1, 1, 1]))
+    known = Predictions.from_events(p, np.array([-1, 0, 1]))
+    assert known.take([0, 2]).labels.tolist() == [-1, 1]  # a part of rows that were checked

@@ -51,6 +51,7 @@ _SIGNS_AT_ONCE = 1 << 22
 _CELLS = 480  # of the calibration test: rows of a cell are nearly equally confident
 _BINS = 15
 _FEW_OF_A_KIND = 10  # events, or rows without: fewer make a normal limit unsound
+_MOST_DRAWN = 5000  # clusters of which comonotone sums are drawn
 _CLIP = 1e-12  # probabilities this close to 0 or 1 are moved before a logit
 
 
@@ -612,7 +613,9 @@ def total_test(
     only spread the sum further, so the second costs no power. Flipped signs alone would see too
     little spread where fewer events happened than expected. So the drawn sums are
     multiplied by the square root of p̄(1 − p̄) / (ȳ(1 − ȳ)), mean probability and rate, if that
-    exceeds 1: the variance is that of the hypothesis.
+    exceeds 1: the variance is that of the hypothesis. Where far fewer events happened than said,
+    that factor would hide any fault, so the p-value of flips is never above that of
+    `comonotone_p_value`, which is valid however alike the rows of a cluster are.
 
     Args:
         probability: (N,) probabilities of the event.
@@ -691,13 +694,16 @@ def _linear_test(
     if clusters is not None:
         independent = max(independent, _exchangeable_p_value(rows, chance, event, leaning))
     parts = rows.sum(leaning * (event - chance))
+    inflation = find_inflation(chance, event, rows.weights)
     flipped = sign_flip_test(
         parts,
         lambda sums: np.abs(sums[:, 0]),
         draws=resamples,
         seed=seed,
-        inflation=find_inflation(chance, event, rows.weights),
+        inflation=inflation,
     )
+    if direction is None and inflation > 1 and flipped > independent:
+        flipped = min(flipped, _comonotone_p_value(rows, chance, event, resamples, seed))
     return max(independent, flipped)
 
 
@@ -715,6 +721,71 @@ def independent_total_test(
         return independent_p_value(chance, event, check_weights(weights, len(chance)))
     tails = error_count_tails(np.clip(chance, 0, 1), int(event.sum()))
     return min(1.0, 2 * min(tails))
+
+
+def comonotone_p_value(
+    probability: Floats,
+    happened: ArrayLike,
+    weights: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+) -> float:
+    """Return the p-value of Σ w (y − p) if all rows of a cluster shared their luck.
+
+    That is, y = [u < p] with one uniform u for each cluster. Nothing spreads the sum further (the
+    comonotone sum is the largest in convex order; Dhaene et al. 2002), so a sum that even this
+    does not explain is too large for any likeness of rows. With at most 5,000 clusters the sums
+    are drawn; of more, the p-value is that of the normal limit with its skewness, and 1 where
+    few clusters outweigh the rest.
+
+    Args:
+        probability: (N,) probabilities of the event.
+        happened: (N,) whether the event happened.
+        weights: The weight of each row.
+        clusters: The cluster of each row; None makes each row a cluster.
+        draws: The number of sums that are drawn.
+        seed: The seed of the draws.
+    """
+    chance, event = np.asarray(probability, dtype=np.float64), np.asarray(happened, dtype=bool)
+    rows = _read_rows(len(chance), weights, clusters)
+    return _comonotone_p_value(rows, chance, event, draws, seed)
+
+
+def _comonotone_p_value(
+    rows: _Rows, chance: Floats, event: NDArray[np.bool_], draws: int, seed: int
+) -> float:
+    chance = np.clip(chance, 0.0, 1.0)
+    total = float((rows.weights * (event - chance)).sum())
+    codes = np.arange(len(chance)) if rows.codes is None else rows.codes
+    order = np.lexsort((chance, codes))
+    home, place, weight = codes[order], chance[order], rows.weights[order]
+    first = np.searchsorted(home, np.arange(rows.num_clusters + 1))  # of each cluster, and the end
+    # Rows of a cluster by rising chance: those from row k on happen if u lies below chance k.
+    above = np.append(np.cumsum(weight[::-1])[::-1], 0.0)  # the weight from row k on, all clusters
+    mean = rows.sum(chance)
+    if rows.num_clusters <= _MOST_DRAWN:
+        generator = np.random.default_rng(seed)
+        keys = 2.0 * home + place
+        reach, base = np.arange(rows.num_clusters), above[first[1:]]
+        seen = abs(total) * (1 - 1e-12)
+        larger = 1
+        for _ in range(draws):
+            begin = np.searchsorted(keys, 2.0 * reach + generator.random(len(reach)), side="right")
+            larger += abs(float((above[begin] - base - mean).sum())) >= seen
+        return larger / (draws + 1)
+    before = np.where(np.arange(len(place)) == first[home], 0.0, np.roll(place, 1))
+    value = above[:-1] - above[first[home + 1]] - mean[home]  # where u lies between the two
+    last = place[first[1:] - 1]
+    second, third = (
+        float(((place - before) * value**power).sum() + ((1 - last) * (-mean) ** power).sum())
+        for power in (2, 3)
+    )
+    widest = float(np.abs(rows.add(rows.weights)).max())
+    if second < _FEW_OF_A_KIND * widest**2:
+        return 1.0
+    return _normal_p_value(total, second, third)
 
 
 def find_inflation(
@@ -817,6 +888,8 @@ def calibration_test_clustered(
     parts = _bin_sums(codes * number + home, residual, units * number).reshape(units, number)
     inflation = find_inflation(chance, event, rows.weights)
     flipped = sign_flip_test(parts, statistics, draws=resamples, seed=seed, inflation=inflation)
+    if inflation > 1:  # as in `total_test`: a total that no likeness of rows explains
+        flipped = min(flipped, _comonotone_p_value(rows, chance, event, resamples, seed))
     generator = np.random.default_rng(seed)
     if weights is None:
         count = np.bincount(home, minlength=number)

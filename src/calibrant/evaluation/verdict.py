@@ -437,11 +437,14 @@ def conclude_events(
     if p_slope is not None:
         shares["slope"] = min(1.0, 4 * p_slope)
     p_value = min(shares.values()) if tested else float("nan")
+    rate = min(max(mean - gap.value, 0.0), 1.0)
+    if num_events in (0, num_rows):  # exactly
+        rate = float(num_events > 0)
     direction = "neither"
     enough = expected >= _FEWEST or observed >= _MANY
     total_off = tested and enough and shares["total"] < alpha
     slope_off = tested and enough and shares.get("slope", 1.0) < alpha and slope is not None
-    if slope_off and slope is not None and not (total_off and _is_total_worse(ratio, slope)):
+    if slope_off and slope is not None and not (total_off and _is_total_worse(mean, rate, slope)):
         direction = "too extreme" if slope.value < 1 else "too timid"
     elif total_off:
         direction = "too high" if gap.value > 0 else "too low"
@@ -453,7 +456,6 @@ def conclude_events(
         state = HOLDS
     else:
         state = UNSURE
-    rate = mean - gap.value
     needed = None
     if state == UNSURE and tested:
         needed = _count_needed(num_rows, num_events, mean, ratio, slope, allowed)
@@ -508,11 +510,16 @@ def _say_rate(event: str, rate: float) -> str:
     return f"{subject} in {percent(rate)}"
 
 
-def _is_total_worse(ratio: Span | None, slope: Span) -> bool:
-    """Return whether the total is further off than the slope, both as ratios."""
-    if ratio is None or ratio.value <= 0:
+def _is_total_worse(mean: float, rate: float, slope: Span) -> bool:
+    """Return whether the total is further off than the slope, both as ratios.
+
+    The ratio of the total is that of the events, or of the rows without, whichever is further off.
+    """
+    said, seen = np.array([mean, 1 - mean]), np.array([rate, 1 - rate])
+    if (said * seen <= 0).any():
         return True
-    return bool(abs(np.log(ratio.value)) >= abs(np.log(max(slope.value, 0.1))))
+    total = np.abs(np.log(seen / said)).max()
+    return bool(total >= abs(np.log(max(slope.value, 0.1))))
 
 
 def _write_event_headline(

@@ -211,7 +211,13 @@ def offset_at_rate(rows: Rows, rate: float, *, eps: float = EPS) -> float:
     if rate <= 0 or rate >= 1:
         return -np.inf if rate <= 0 else np.inf
     x = clipped_logit(rows.probability, eps)
-    start = float(np.log(rate / (1 - rate)))
+    if rate > 0.5:  # the rarer outcome is the one that sums keep precisely
+        return -_find_offset(-x, rows, 1 - rate)
+    return _find_offset(x, rows, rate)
+
+
+def _find_offset(x: Floats, rows: Rows, rate: float) -> float:
+    start = float(np.log(rate) - np.log1p(-rate))
     low, high = start - float(x.max()), start - float(x.min())
     offset = 0.0
     if len(x) > _MANY:

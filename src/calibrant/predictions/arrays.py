@@ -211,6 +211,16 @@ def as_outcomes(given: object, shape: tuple[int, ...], what: str) -> npt.NDArray
     return outcomes.astype(np.int8)
 
 
+def check_outcomes(outcomes: npt.NDArray[np.int8]) -> None:
+    """Raise if −1, which marks a missing outcome, seems to mean that the event did not happen."""
+    if (outcomes == -1).any() and (outcomes == 1).any() and not (outcomes == 0).any():
+        raise InputError(
+            "outcomes are 1 or -1, never 0, and -1 marks a missing one: if -1 means that the event "
+            "did not happen, give 0 for it; if not, leave these rows out, for then every outcome "
+            "is 1"
+        )
+
+
 def as_weights(given: object, num_rows: int) -> npt.NDArray[np.float64] | None:
     """Return one positive weight per row, in float64."""
     if given is None:
@@ -237,8 +247,20 @@ def as_clusters(given: object, num_rows: int) -> npt.NDArray[Any] | None:
     if given is None:
         return None
     clusters = as_numpy(_as_array(given, "clusters"))
+    if clusters.dtype.kind in "Of":
+        absent = clusters != clusters
+        if clusters.dtype.kind == "O":
+            absent = np.array([item is None or item != item for item in clusters.reshape(-1)])
+        missing = np.flatnonzero(absent)
+        if len(missing):
+            raise InputError(
+                f"clusters are missing in {len(missing):,} rows (first rows: "
+                f"{first(missing.tolist())}): give each row one, or leave those rows out"
+            )
     if clusters.dtype.kind == "O":
         clusters = as_texts(clusters, "clusters")
+    if clusters.dtype.kind == "f" and (clusters == np.rint(clusters)).all():
+        clusters = clusters.astype(np.int64)
     if clusters.dtype.kind not in "iuU":
         raise InputError(f"clusters must be whole numbers or text, found dtype {clusters.dtype}")
     if clusters.shape != (num_rows,):

@@ -360,6 +360,8 @@ class Predictions:
             check_labels(self.labels, self.num_classes, self.ignore_index)
             if self.num_options is not None:
                 arrays.check_answers(as_numpy(self.labels), self.num_options, self.ignore_index)
+        if self.labels is not None and self.task == "events":
+            arrays.check_outcomes(as_numpy(self.labels))
         absent, sums = self.num_options is not None, self.task != "multilabel"
         if isinstance(self.scores, FileScores):
             self.scores.check(is_logits=self.is_logits, absent=absent, sums=sums)

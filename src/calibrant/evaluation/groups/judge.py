@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from calibrant.evaluation.clustered import (
     FEWEST_CLUSTERS,
+    comonotone_p_value,
     find_inflation,
     gap_interval,
     independent_total_test,
@@ -294,7 +295,8 @@ def _test_by_signs(
 ) -> list[Group]:
     """Return the groups with p-values of flipped signs of whole clusters.
 
-    As in `clustered.total_test`, a p-value is at least that of independent rows.
+    As in `clustered.total_test`, a p-value is at least that of independent rows, and that of
+    flips at most that of rows that are as alike as can be.
     """
     tested = [code for code, each in enumerate(rows) if each.can_be_tested]
     if not tested:
@@ -314,14 +316,20 @@ def _test_by_signs(
     place = codes[mine] * len(tested) + column[home[mine]]
     sums: Floats = np.bincount(place, residual[mine], count * len(tested)).astype(np.float64)
     judged = [rows[code] for code in tested]
+    drawing: dict[str, Any] = {"draws": plan.resamples, "seed": plan.seed}
+    inflation = [
+        find_inflation(each.confidence, ~each.wrong, each.units.weights) for each in judged
+    ]
     flipped, largest = sign_flip_tests(
-        sums.reshape(count, len(tested)),
-        draws=plan.resamples,
-        seed=plan.seed,
-        inflation=[
-            find_inflation(each.confidence, ~each.wrong, each.units.weights) for each in judged
-        ],
+        sums.reshape(count, len(tested)), inflation=inflation, **drawing
     )
+    alike = [
+        comonotone_p_value(each.confidence, ~each.wrong, **each.how, **drawing)
+        if factor > 1
+        else 1.0
+        for each, factor in zip(judged, inflation, strict=True)
+    ]
+    flipped, largest = np.minimum(flipped, alike), np.minimum(largest, np.array(holm(alike)))
     alone = [
         independent_total_test(each.confidence, ~each.wrong, each.units.weights) for each in judged
     ]
