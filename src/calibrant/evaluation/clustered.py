@@ -220,9 +220,9 @@ def influence_interval(
     number = len(psi)
     if weights is None and clusters is None and number > 1:  # the same, without a pass a term
         error = np.sqrt(float(psi @ psi) / (number * (number - 1)))
-        return _student_interval(value, error, number, float(number - 1), level, scale)
+        return student_interval(value, error, number, float(number - 1), level, scale)
     rows = _read_rows(number, weights, clusters)
-    parts = rows.sum(psi) / rows.weights.sum() * _correct_leverage(rows.shares())
+    parts = rows.sum(psi) / rows.weights.sum() * correct_leverage(rows.shares())
     degrees = _count_degrees(rows, psi)
     if heavy_tails and clusters is not None:
         degrees = min(degrees, _count_spread(parts))
@@ -283,7 +283,7 @@ def _count_spread(parts: Floats) -> float:
     return max(1.0, 2.0 / varies) if varies > 0 else np.inf
 
 
-def _correct_leverage(share: Floats) -> Floats:
+def correct_leverage(share: Floats) -> Floats:
     """Compute 1/√(1 − h); a cluster that is everything says nothing of the spread."""
     return 1.0 / np.sqrt(np.maximum(1.0 - share, 1e-12))
 
@@ -295,10 +295,10 @@ def _robust_interval(
     if len(parts) < 2:
         return RobustInterval(value, -np.inf, np.inf, np.inf, len(parts), 0.0)
     error = float(np.sqrt(float(parts @ parts)))
-    return _student_interval(value, error, len(parts), degrees, level, scale)
+    return student_interval(value, error, len(parts), degrees, level, scale)
 
 
-def _student_interval(
+def student_interval(
     value: float, error: float, number: int, degrees: float, level: float, scale: Scale
 ) -> RobustInterval:
     """Make Student's interval of a figure from its standard error."""
@@ -820,7 +820,7 @@ def _exchangeable_p_value(
     variance = (1 - correlation) * alone + correlation * together
     total = float((factor * residual).sum())
     third = float((factor**3 * spread * (1 - 2 * chance)).sum())
-    return _normal_p_value(total, variance, third)
+    return normal_p_value(total, variance, third)
 
 
 def independent_p_value(chance: Floats, event: NDArray[np.bool_], factor: Floats) -> float:
@@ -832,10 +832,10 @@ def independent_p_value(chance: Floats, event: NDArray[np.bool_], factor: Floats
     variance = float((factor**2 * spread).sum())
     total = float((factor * (event - chance)).sum())
     third = float((factor**3 * spread * (1 - 2 * chance)).sum())
-    return _normal_p_value(total, variance, third)
+    return normal_p_value(total, variance, third)
 
 
-def _normal_p_value(total: float, variance: float, third: float) -> float:
+def normal_p_value(total: float, variance: float, third: float) -> float:
     """Return the two-sided p-value of a sum of mean 0, given its second and third moments."""
     if variance <= 0:
         return 1.0 if abs(total) < 1e-12 else 0.0
@@ -955,24 +955,56 @@ def make_cell_noise(
     cell = home.reshape(-1)
     each, unit = np.repeat(given, columns), np.repeat(codes, columns)
     place = unit * size + cell
-    mass = np.bincount(place, each, units * size).reshape(units, size)
+    mass = _bin_sums(place, each, units * size).reshape(units, size)
+    sums = _bin_sums(place, each * residual.reshape(-1), units * size).reshape(units, size)
+    return noise_of_sums(
+        mass,
+        sums,
+        _bin_sums(cell, each**2, size),
+        shape,
+        degrees=float(rows.num_clusters - 1),
+        merged=units < rows.num_clusters,
+        varying=home.ndim == 1,
+    )
+
+
+def noise_of_sums(
+    mass: Floats,
+    sums: Floats,
+    squares: Floats,
+    shape: tuple[int, ...],
+    *,
+    degrees: float,
+    merged: bool,
+    varying: bool,
+) -> CellNoise:
+    """Make the noise of cells from the sums of every cluster; see `make_cell_noise`.
+
+    Args:
+        mass: (G, C) Σ w of each cluster and cell.
+        sums: (G, C) Σ w (y − p).
+        squares: (C,) Σ w² of each cell.
+        shape: The shape of the cells.
+        degrees: Degrees of freedom, clusters less one.
+        merged: Whether clusters were merged.
+        varying: Whether the sizes of cells vary: a row lies in one of them.
+    """
     total = mass.sum(0)
-    sums = np.bincount(place, each * residual.reshape(-1), units * size).reshape(units, size)
-    gap = np.divide(sums.sum(0), total, out=np.zeros(size), where=total > 0)
+    gap = np.divide(sums.sum(0), total, out=np.zeros_like(total), where=total > 0)
     share = np.divide(mass, total, out=np.zeros_like(mass), where=total > 0)
-    factor = (sums - gap * mass) * _correct_leverage(np.minimum(share, 0.99))
+    factor = (sums - gap * mass) * correct_leverage(np.minimum(share, 0.99))
     sizes = None
-    if home.ndim == 1:
+    if varying:
         heavy = mass.sum(1, keepdims=True)
         sizes = (mass - total * heavy / heavy.sum()) / np.sqrt(
             np.maximum(1 - heavy / heavy.sum(), 1e-2)
         )
     return CellNoise(
-        factor=factor.reshape(units, *shape),
-        sizes=None if sizes is None else sizes.reshape(units, *shape),
-        rows=_bin_sums(cell, each**2, size).reshape(shape),
-        clusters=(mass**2).sum(0).reshape(shape) if units == rows.num_clusters else None,
-        degrees=float(rows.num_clusters - 1),
+        factor=factor.reshape(-1, *shape),
+        sizes=None if sizes is None else sizes.reshape(-1, *shape),
+        rows=squares.reshape(shape),
+        clusters=None if merged else (mass**2).sum(0).reshape(shape),
+        degrees=degrees,
     )
 
 

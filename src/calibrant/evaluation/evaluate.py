@@ -205,7 +205,7 @@ def evaluate(
     positive = choose_positive(predictions, view, pos_label)
     event = None if positive is None else name_event(predictions, positive)
     group_values = None if groups is None else check_groups(groups, predictions, group_name)
-    wanted = _default_names(event, predictions) if metrics is None else metrics
+    wanted = default_names(event, predictions) if metrics is None else metrics
     measures = choose_measures(wanted, num_bins, event=event)
     plan = Plan(confidence_level, resamples, seed)
     tables = make_table_states(num_bins)
@@ -288,7 +288,7 @@ def evaluate(
         class_names=predictions.class_names
         or tuple(str(k) for k in range(predictions.num_classes)),
         figures={
-            name: _make_figure(name, value, bounds.get(name), measures[name], filled[name][0])
+            name: make_figure(name, value, bounds.get(name), measures[name], filled[name][0])
             for name, value in values.items()
         },
         settings={
@@ -299,7 +299,7 @@ def evaluate(
             "version": __version__,
             "dense": predictions.is_dense,
         },
-        tallies=_make_tallies(tables, num_bins, units, confidence_level),
+        tallies=make_tallies(tables, num_bins, units, confidence_level),
         verdict=verdict,
         groups=by_group,
         warnings=(*_find_doubts(predictions), *leaks),
@@ -364,7 +364,7 @@ def _evaluate_labels(
         known = [(label.name, label.verdict) for label in labels if label.verdict is not None]
         verdict = add_labels(verdict, known, level=level)
         if predictions.clusters is None:  # the pooled rows' clusters are those of to_events
-            by_row = _describe_clusters(pooled.num_clusters or 0, "clusters")
+            by_row = describe_clusters(pooled.num_clusters or 0, "clusters")
             kept = (text for text in verdict.sentences if text != by_row)
             verdict = replace(verdict, sentences=(*kept, _LABELS_OF_A_ROW, INDEPENDENCE))
     return replace(
@@ -444,10 +444,16 @@ def default_metrics(
         return EVENT_METRICS
     positive = choose_positive(predictions, view, pos_label)
     event = None if positive is None else name_event(predictions, positive)
-    return _default_names(event, predictions)
+    return default_names(event, predictions)
 
 
-def _default_names(event: str | None, predictions: Predictions) -> tuple[str, ...]:
+def default_names(event: str | None, predictions: Predictions) -> tuple[str, ...]:
+    """Return the names of the default metrics of classes, or of an event.
+
+    Args:
+        event: The name of the event if rows are judged as events; None for classes.
+        predictions: The predictions.
+    """
     if event is None and predictions.num_options is not None:  # positions, not classes
         return tuple(name for name in DEFAULT_METRICS if name != "classwise_ece")
     if event is None:
@@ -547,9 +553,18 @@ _SHARES = frozenset(
 )
 
 
-def _make_figure(
+def make_figure(
     name: str, value: float, interval: Interval | None, measure: Measure, state: State
 ) -> Figure:
+    """Make a figure of its value and interval, with a note where one is needed.
+
+    Args:
+        name: The name of the figure.
+        value: Its value.
+        interval: Its interval, if it has one.
+        measure: Its measure.
+        state: The measure's first state, filled.
+    """
     low, high, corrected, note = None, None, None, None
     if interval is not None:
         low, high, corrected = interval.low, interval.high, interval.estimate
@@ -594,7 +609,16 @@ def make_table_states(num_bins: int) -> TableStates:
     )
 
 
-def _make_tallies(tables: TableStates, num_bins: int, units: Units, level: float) -> Tallies:
+def make_tallies(tables: TableStates, num_bins: int, units: Units, level: float) -> Tallies:
+    """Return the sums behind the tables.
+
+    Args:
+        tables: The filled states.
+        num_bins: The number of bins.
+        units: The weights and clusters of the rows.
+        level: The level of the bins' intervals.
+    """
+
     def array(value: Tensor) -> Any:
         return value.detach().cpu().double().numpy()
 
@@ -794,10 +818,12 @@ def _read_blocks(predictions: Predictions, options: Mapping[str, Any]) -> Iterat
         yield from blocks(preds, target, **options)
 
 
+WEIGHTED = "Rows are weighted: sampling or importance weights, free of scale."
 _LABELS_OF_A_ROW = "The labels of a row form a cluster; intervals and tests allow for that."
 
 
-def _describe_clusters(number: int, what: str) -> str:
+def describe_clusters(number: int, what: str) -> str:
+    """Say how many clusters there are."""
     return f"Rows are grouped in {number:,} {what}; intervals and tests allow for that."
 
 
@@ -809,7 +835,7 @@ def _describe_units(units: Units, predictions: Predictions) -> list[str]:
     else:
         number = len(np.unique(units.clusters))
         what = "images" if predictions.clusters is None and predictions.is_dense else "clusters"
-        sentences.append(_describe_clusters(number, what))
+        sentences.append(describe_clusters(number, what))
     if units.weights is not None:
-        sentences.append("Rows are weighted: sampling or importance weights, free of scale.")
+        sentences.append(WEIGHTED)
     return sentences

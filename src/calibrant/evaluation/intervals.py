@@ -75,7 +75,7 @@ GAP = "confidence − accuracy"  # resampled together with the figures, for the 
 _SLOW = {"sweep_ece": 100, "smooth_ece": 200}  # draws of errors that are slow to simulate
 _CELL_BUDGET = 150_000  # cells times draws
 _FEW_ROWS, _FEW_OF_A_KIND = 30, 10  # rows, and right or wrong rows: fewer make resampling unsound
-_BOUNDED_BY_GAP = ("ece", "adaptive_ece", "ks_error", "smooth_ece", "sweep_ece")
+BOUNDED_BY_GAP = ("ece", "adaptive_ece", "ks_error", "smooth_ece", "sweep_ece")
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _class_intervals(
     return intervals, others
 
 
-_SCALES: dict[str, Scale] = {
+SCALES: dict[str, Scale] = {
     "oe_ratio": "log",
     "auroc": "logit",
     "average_precision": "logit",
@@ -226,7 +226,7 @@ def closed_interval(
             influence = measure.influence(state)
         except UndefinedFigureError:
             return None
-        scale = _SCALES.get(measure.name, "identity")
+        scale = SCALES.get(measure.name, "identity")
         found = influence_interval(value, influence, scale=scale, heavy_tails=True, **how)
     return Interval(found.low, found.high, None)
 
@@ -291,7 +291,7 @@ def unit_intervals(
             resampled[name] = measure
         if found is not None:
             high = found.high
-            if units.clusters is not None and measure.name in _BOUNDED_BY_GAP:
+            if units.clusters is not None and measure.name in BOUNDED_BY_GAP:
                 high = max(high, abs(gap.low), abs(gap.high))
             intervals[name] = Interval(found.low, high, getattr(found, "estimate", None))
     if resampled:
@@ -303,7 +303,7 @@ def unit_intervals(
             ends = jackknife_interval(values[name], left, level=plan.level)
             intervals[name] = Interval(ends.low, ends.high, None)
     return {
-        name: each if name == GAP else _keep_possible(measures[name].name, each)
+        name: each if name == GAP else keep_possible(measures[name].name, each)
         for name, each in intervals.items()
     }
 
@@ -313,7 +313,7 @@ _SHARES = {"accuracy", "failure_auroc", "auroc", "average_precision", "e90", "ic
 _NOT_NEGATIVE = {*_SHARES, "aurc", "e_aurc", "augrc", "brier", "nll", "risk_at_coverage"}
 
 
-def _keep_possible(name: str, interval: Interval) -> Interval:
+def keep_possible(name: str, interval: Interval) -> Interval:
     """Cut an interval off where the figure cannot lie."""
     low = max(interval.low, 0.0) if name in _NOT_NEGATIVE else interval.low
     high = min(interval.high, 1.0) if name in _SHARES else interval.high
@@ -434,7 +434,7 @@ def widen_for_few(intervals: dict[str, Interval], ranks: RankState, plan: Plan) 
         max(before.high, confidence - float(low[0])),
     )
     intervals[GAP] = Interval(*ends, None)
-    for name in _BOUNDED_BY_GAP:
+    for name in BOUNDED_BY_GAP:
         if name in intervals:
             error = intervals[name]
             intervals[name] = Interval(error.low, max(error.high, *map(abs, ends)), error.estimate)
@@ -592,7 +592,7 @@ def _ranked_interval(measure: Measure, state: State, plan: Plan) -> tuple[float,
     influence, numbers = found
     value = float(measure.compute(state))
     return grouped_interval(
-        value, influence, numbers, level=plan.level, scale=_SCALES.get(measure.name, "log")
+        value, influence, numbers, level=plan.level, scale=SCALES.get(measure.name, "log")
     )
 
 

@@ -1,0 +1,1 @@
+"""Evaluation of shards: sums are made where the rows lie, and merged in the order of the paths."""
