@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from calibrant.calibrators import attach, calibrate
     from calibrant.core.errors import InputError
     from calibrant.decisions import decide, load, prediction_sets
-    from calibrant.evaluation import Evaluation, bootstrap_interval, compare, evaluate
+    from calibrant.evaluation import (
+        Evaluation,
+        bootstrap_interval,
+        compare,
+        evaluate,
+        evaluate_shards,
+    )
     from calibrant.monitor import Monitor
     from calibrant.predictions import Predictions
 
@@ -35,6 +41,7 @@ __all__ = [
     "compare",
     "decide",
     "evaluate",
+    "evaluate_shards",
     "load",
     "prediction_sets",
 ]
@@ -51,6 +58,7 @@ _HOME = {
     "compare": "calibrant.evaluation",
     "decide": "calibrant.decisions",
     "evaluate": "calibrant.evaluation",
+    "evaluate_shards": "calibrant.evaluation",
     "load": "calibrant.decisions",
     "prediction_sets": "calibrant.decisions",
 }

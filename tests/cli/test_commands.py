@@ -294,6 +294,50 @@ def test_compare_shows_paired_differences(folder):
     assert outcome["differences"]["nll"]["winner"] == "b"
 
 
+def test_shards_give_the_same_figures_with_and_without_on(folder, tmp_path):
+    rows = Predictions.read(folder / "named.npz")
+    for part in range(3):
+        (tmp_path / f"day={part}").mkdir()
+        some = rows.take(np.arange(200 * part, 200 * part + 200))
+        some.write(tmp_path / f"day={part}" / "a.parquet")
+    options = ["-m", "nll", "-m", "ece", "--json", *FAST]
+    whole = json.loads(run("evaluate", tmp_path, *options).stdout)
+    for path in (tmp_path / "**" / "*.parquet", f"file://{tmp_path}"):
+        result = run("evaluate", path, "--on", "local", "--fail-above", "nll=0.1", *options)
+        assert result.exit_code == 3
+        found = json.loads(result.stdout)
+        assert found["settings"]["shards"] == {"files": 3, "pieces": 3, "ranks": "exact"}
+        for name, end in (("ece", "high"), ("nll", "value")):
+            assert found["figures"][name][end] == pytest.approx(whole["figures"][name][end])
+        assert [each["name"] for each in found["failed"]] == ["nll"]
+
+
+def test_the_report_of_shards_has_no_slider_and_names_their_files(folder, tmp_path):
+    rows = Predictions.read(folder / "named.npz")
+    rows.write(tmp_path / "a.parquet")
+    report = tmp_path / "report.html"
+    result = run("evaluate", tmp_path / "a.parquet", "--on", "local", "--report", report, *FAST)
+    assert result.exit_code == 0, result.stderr
+    text = report.read_text(encoding="utf-8")
+    assert "a.parquet" in text
+    assert "Try a temperature" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--on", "moon"], "--on takes local or ray"),
+        (["--on", "local", "--group-column", "camera"], "--group-column does not go with --on"),
+        (["--on", "local", "--labels", "truth.npy"], "--labels does not go with --on"),
+        (["--workers", "2"], "--workers is for a Ray cluster"),
+    ],
+)
+def test_options_that_need_all_rows_are_refused_with_on(folder, given, message):
+    result = run("evaluate", folder / "named.npz", *given)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_compare_names_equal_file_names_by_path(folder, tmp_path):
     other = tmp_path / "named.npz"
     other.write_bytes((folder / "cooler.npz").read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -28,6 +29,7 @@ from calibrant.core.errors import InputError
 if TYPE_CHECKING:
     from calibrant.evaluation import Evaluation, Figure, Group, Groups, Tolerance
     from calibrant.predictions import Predictions
+    from calibrant.predictions.shards import Shards
     from calibrant.report.record import Record
 
 _NARROW = 72  # in a narrower terminal the table has short names only
@@ -142,6 +144,19 @@ def evaluate(
     ] = True,
     resamples: options.Resamples = 1000,
     seed: options.Seed = 0,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Sum Parquet files where they lie, piece by piece, and merge the sums: in this "
+            "process, or on a Ray cluster. FILE may then be an address, as in "
+            "'s3://bucket/run/**/*.parquet'.",
+            metavar="local|ray",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most pieces at a time on Ray. Default: one a core.", metavar="N"),
+    ] = None,
     plugins: options.Plugins = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -167,13 +182,28 @@ def evaluate(
     about.check(report)
     if report is not None:
         _check_report(report)
+    if on is None and workers is not None:
+        raise InputError("--workers is for a Ray cluster: add --on ray")
+    if on is not None:
+        _check_shard_options(
+            on,
+            {
+                "--groups": groups,
+                "--group-column": group_column,
+                "--fail-groups": fail_groups,
+                "--labels": inputs.labels,
+                "--id-column": inputs.id_column,
+                "--normalise": inputs.normalise != "none",
+                "--example": example,
+            },
+        )
     if fail_groups and groups is None and not group_column:
         raise InputError("--fail-groups requires --groups or --group-column")
     if group_column and len(group_column) > 1:
         columns = ", ".join(map(repr, group_column))
         raise InputError(f"--group-column takes one column, found {columns}: run once for each")
 
-    from calibrant.evaluation import default_metrics, read_groups
+    from calibrant.evaluation import default_metrics, evaluate_shards, read_groups
     from calibrant.evaluation import evaluate as evaluate_predictions
     from calibrant.evaluation.groups.files import GroupColumn
     from calibrant.predictions.read import are_harness_logs
@@ -184,31 +214,44 @@ def evaluate(
     if groups is not None:
         group_values = read_groups(groups, column, inputs.id_column)
         inputs, column = replace(inputs, id_column=None), None  # they were those of --groups
-    elif column is None and file is not None and are_harness_logs(file):
+    elif column is None and file is not None and on is None and are_harness_logs(file):
         column = "task"
-    predictions, read = inputs.read_with_columns(source, [column] if column else (), quiet=quiet)
-    if column is not None:
-        group_values = GroupColumn(column, read[column])
+    shards = None
+    if on is not None:
+        shards, predictions = _open_shards(file or [], inputs)
+    else:
+        extra = [column] if column else []
+        predictions, read = inputs.read_with_columns(source, extra, quiet=quiet)
+        if column is not None:
+            group_values = GroupColumn(column, read[column])
     pos_label = inputs.find_positive(predictions)
     names = names or list(default_metrics(predictions, view=view, pos_label=pos_label))
     _check_tolerance(tolerance, predictions, view=view, pos_label=pos_label)
-    evaluation = evaluate_predictions(
-        predictions,
-        groups=group_values,
-        metrics=list(dict.fromkeys([*names, *(threshold.name for threshold in thresholds)])),
-        view=view,
-        pos_label=pos_label,
-        tolerance=allowed,
-        num_bins=num_bins,
-        intervals=intervals,
-        resamples=resamples,
-        seed=seed,
-        progress=not quiet,
-    )
+    settings: dict[str, Any] = {
+        "metrics": list(dict.fromkeys([*names, *(threshold.name for threshold in thresholds)])),
+        "view": view,
+        "tolerance": allowed,
+        "num_bins": num_bins,
+        "intervals": intervals,
+        "resamples": resamples,
+        "seed": seed,
+        "progress": not quiet,
+    }
+    if shards is not None:
+        evaluation = evaluate_shards(
+            shards, on=on or "local", workers=workers, **_list_reading(inputs), **settings
+        )
+    else:
+        evaluation = evaluate_predictions(
+            predictions, groups=group_values, pos_label=pos_label, **settings
+        )
     if report is not None:
         data = [("predictions", source), ("labels", inputs.labels), ("groups", groups)]
+        if shards is not None:
+            data = [("predictions", list(map(Path, shards.files)))] if shards.are_local else []
         own = about.make_record(data)
-        _write_report(evaluation, predictions, report, title=title, own=own)
+        held = predictions if shards is None else None
+        _write_report(evaluation, held, report, title=title, own=own)
     failures = _find_failures(
         evaluation, thresholds, fail_on, check_groups=fail_groups, check_verdict=fail_verdict
     )
@@ -263,6 +306,52 @@ def metrics(as_json: options.AsJson = False, plugins: options.Plugins = None) ->
     console = make_console()
     console.print(table)
     console.print("The default ones are computed unless --metric names others.", style="dim")
+
+
+# Shards.
+
+
+def _check_shard_options(on: str, given: dict[str, Any]) -> None:
+    """Raise if an option is given that needs all rows at once."""
+    if on not in ("local", "ray"):
+        raise InputError(f"--on takes local or ray, found {on!r}")
+    for option, value in given.items():
+        if value:
+            raise InputError(
+                f"{option} does not go with --on, which sums Parquet files piece by piece: leave "
+                "one of them out"
+            )
+
+
+def _open_shards(files: list[Path], inputs: options.InputOptions) -> tuple[Shards, Predictions]:
+    """List the shards, and read their first rows."""
+    from calibrant.evaluation.shards.evaluate import make_reading
+    from calibrant.predictions.shards import list_shards, read_first
+
+    shards = list_shards([_restore_scheme(str(file)) for file in files])
+    return shards, read_first(shards, make_reading(**_list_reading(inputs))).predictions
+
+
+def _restore_scheme(text: str) -> str:
+    """Return an address with the slashes that a path has lost: ``s3:/b`` is ``s3://b``."""
+    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+):/(?!/)", r"\1://", text).replace(
+        "file://", "file:///", 1
+    )
+
+
+def _list_reading(inputs: options.InputOptions) -> dict[str, Any]:
+    """Return the options of `evaluate_shards` that say how to read rows."""
+    return {
+        "kind": options.KINDS.get(inputs.logits),
+        "ignore_index": inputs.ignore_index,
+        "score_columns": inputs.score_columns,
+        "label_column": inputs.label_column,
+        "weight_column": inputs.weight_column,
+        "cluster_column": inputs.cluster_column,
+        "event": inputs.event,
+        "pos_label": inputs.pos_label,
+        "drop_unlabelled": inputs.drop_unlabelled,
+    }
 
 
 def _read_tolerance(texts: list[str] | None) -> Tolerance | None:
@@ -438,7 +527,12 @@ def _check_report(path: Path) -> None:
 
 
 def _write_report(
-    evaluation: Evaluation, predictions: Predictions, path: Path, *, title: str | None, own: Record
+    evaluation: Evaluation,
+    predictions: Predictions | None,
+    path: Path,
+    *,
+    title: str | None,
+    own: Record,
 ) -> None:
     from calibrant.report import write
 

@@ -11,6 +11,7 @@ from calibrant.evaluation.groups.files import read_groups
 from calibrant.evaluation.groups.value import Group, Groups
 from calibrant.evaluation.intervals import bootstrap_interval
 from calibrant.evaluation.inversion import Interval
+from calibrant.evaluation.shards.evaluate import evaluate_shards
 from calibrant.evaluation.value import Evaluation, Figure
 from calibrant.evaluation.verdict import Tolerance, Verdict
 
@@ -30,5 +31,6 @@ __all__ = [
     "compare",
     "default_metrics",
     "evaluate",
+    "evaluate_shards",
     "read_groups",
 ]

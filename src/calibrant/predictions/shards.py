@@ -70,6 +70,11 @@ class Shards:
         """Return the number of rows of all files."""
         return sum(piece.num_rows for piece in self.pieces)
 
+    @property
+    def are_local(self) -> bool:
+        """Return whether all files have plain paths."""
+        return not any(_SCHEME.match(file) for file in self.files)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -136,8 +141,13 @@ def list_shards(path: Paths, *, piece_rows: int = PIECE_ROWS) -> Shards:
             start += rows
     if start == 0:
         raise InputError(f"{texts[0]}: the files hold no rows")
-    name = PurePosixPath(texts[0].rstrip("/")).name or texts[0]
-    return Shards(name.removesuffix(".parquet"), tuple(files), tuple(pieces))
+    return Shards(_name(texts[0]), tuple(files), tuple(pieces))
+
+
+def _name(text: str) -> str:
+    """Return what reports call a path: its last part without a glob."""
+    parts = [part for part in PurePosixPath(text).parts if not _MAGIC.search(part)]
+    return parts[-1].removesuffix(".parquet") if parts else "shards"
 
 
 def _join_groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:

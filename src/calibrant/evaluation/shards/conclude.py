@@ -351,7 +351,7 @@ class Judge:
         """Return the rows of each bin, and the interval of its frequency, (M, 3)."""
         rows, mass, residual, _ = self._group_cells(cells)
         table = np.full((len(cells), 3), np.nan)
-        table[:, 0] = rows.sum(0)
+        table[:, 0] = np.rint(rows.sum(0))
         for bin in np.flatnonzero(table[:, 0]):
             each, total = mass[:, bin], float(mass[:, bin].sum())
             mean = cells[bin, 1] / cells[bin, 0]

@@ -45,7 +45,7 @@ from calibrant.metrics.rank_state import RankState
 from calibrant.predictions import Predictions
 from calibrant.predictions.columns import ColumnNames
 from calibrant.predictions.files import Paths
-from calibrant.predictions.shards import Reading, list_shards, read_first
+from calibrant.predictions.shards import Reading, Shards, list_shards, read_first
 
 ROUTES = ("local", "ray")
 _SAMPLED = 50_000  # rows, at most, of the sample that shows how classes vary together
@@ -53,7 +53,7 @@ _SAMPLED_VALUES = 2_000_000
 
 
 def evaluate_shards(
-    path: Paths,
+    path: Paths | Shards,
     *,
     on: str = "local",
     workers: int | None = None,
@@ -87,8 +87,8 @@ def evaluate_shards(
 
     Args:
         path: A Parquet file, a glob such as ``"s3://bucket/run/**/*.parquet"``, a folder, or a
-            list of these. ``s3://``, ``gs://``, ``hdfs://`` and ``abfs://`` are read by pyarrow,
-            other schemes by fsspec.
+            list of these; or what `predictions.shards.list_shards` returned. ``s3://``,
+            ``gs://``, ``hdfs://`` and ``abfs://`` are read by pyarrow, other schemes by fsspec.
         on: ``"local"``, this process, or ``"ray"``: the Ray cluster that this process is connected
             to, else that of ``RAY_ADDRESS``, else a new one on this machine. Default: 'local'
             (ours).
@@ -131,19 +131,20 @@ def evaluate_shards(
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
     if resamples < 100:
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
-    columns = ColumnNames(
-        scores=score_columns,
-        label=label_column,
-        weight=weight_column,
-        cluster=cluster_column,
+    reading = make_reading(
+        kind=kind,
+        class_names=class_names,
+        ignore_index=ignore_index,
+        score_columns=score_columns,
+        label_column=label_column,
+        weight_column=weight_column,
+        cluster_column=cluster_column,
         event=event,
         pos_label=pos_label,
         drop_unlabelled=drop_unlabelled,
-        class_names=class_names,
     )
-    reading = Reading(columns=columns, kind=kind, ignore_index=ignore_index)
     with status("listing shards", shown=progress):
-        shards = list_shards(path)
+        shards = path if isinstance(path, Shards) else list_shards(path)
         begin = read_first(shards, reading)
     predictions = begin.predictions
     _check_plain_rows(predictions)
@@ -164,7 +165,7 @@ def evaluate_shards(
     job = Job(reading, empty, describe(begin), options, seed)
     sums = run_pieces(job, shards.pieces, on=on, workers=workers, progress=progress)
     if sums.num_rows == 0:
-        raise InputError(f"{path}: no row is left: all were ignored, or had no label")
+        raise InputError(f"{shards.name}: no row is left: all were ignored, or had no label")
     if pos_label is not None and predictions.task == "events" and not sums.has_positive:
         raise InputError(f"the labels never have the value pos_label={pos_label!r}")
     names = predictions.class_names or tuple(str(k) for k in range(predictions.num_classes))
@@ -216,6 +217,33 @@ def evaluate_shards(
         num_clusters=None if judge.additive.clusters is None else judge.additive.num_units,
         weighted=predictions.weights is not None,
     )
+
+
+def make_reading(
+    *,
+    kind: str | None = None,
+    class_names: Sequence[str] | None = None,
+    ignore_index: int | None = None,
+    score_columns: str | Sequence[str] | None = None,
+    label_column: str | None = None,
+    weight_column: str | None = None,
+    cluster_column: str | None = None,
+    event: str | None = None,
+    pos_label: str | int | bool | None = None,
+    drop_unlabelled: bool = False,
+) -> Reading:
+    """Return how to read rows, from the options of `evaluate_shards`, which explains them."""
+    columns = ColumnNames(
+        scores=score_columns,
+        label=label_column,
+        weight=weight_column,
+        cluster=cluster_column,
+        event=event,
+        pos_label=pos_label,
+        drop_unlabelled=drop_unlabelled,
+        class_names=class_names,
+    )
+    return Reading(columns=columns, kind=kind, ignore_index=ignore_index)
 
 
 def _check_plain_rows(predictions: Predictions) -> None:

@@ -1,0 +1,132 @@
+"""Measure what evaluating shards costs, from 10^6 rows on, and write benchmarks/SHARDS.md.
+
+Each size is evaluated in a process of its own, which reports its time, its processor time and its
+peak memory. Results are kept in a file and not measured again, so that a run that was stopped goes
+on. Up to `--real` rows every file holds rows of its own; beyond, the same files are linked under
+more names, which costs as much and needs no more disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+FILE_ROWS = {"events": 10_000_000, "classes": 1_000_000}
+SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
+FIGURES = ("seven figures", "all with a verdict")
+
+
+def write_file(task: str, path: Path, seed: int, rows: int) -> None:
+    """Write rows as two row groups per million; scores are float32."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    rng = np.random.default_rng(seed)
+    group = 500_000
+    writer = None
+    for start in range(0, rows, group):
+        number = min(group, rows - start)
+        if task == "events":
+            place = rng.normal(size=number) * 2 - 2
+            chance = (1 / (1 + np.exp(-place))).astype(np.float32)
+            happened = (rng.random(number) < 1 / (1 + np.exp(-0.9 * place))).astype(np.int8)
+            columns = {"probability": chance, "happened": happened}
+        else:
+            logits = (rng.normal(size=(number, 10)) * 3).astype(np.float32)
+            noise = rng.gumbel(size=(number, 10)) * 1.5
+            columns = {f"logit_{k}": logits[:, k] for k in range(10)}
+            columns["label"] = (logits + noise).argmax(1).astype(np.int16)
+        table = pa.table(columns)
+        if writer is None:
+            writer = parquet.ParquetWriter(
+                path, table.schema, use_dictionary=False, compression="none"
+            )
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
+def make_files(task: str, rows: int, real: int, folder: Path) -> Path:
+    """Return a folder of files with so many rows; files beyond ``real`` rows are links."""
+    source, target = folder / task, folder / f"{task}-{rows}"
+    source.mkdir(parents=True, exist_ok=True)
+    size = min(rows, FILE_ROWS[task])
+    own = max(1, min(rows, real) // size)
+    for part in range(own):
+        file = source / f"{size}-{part:04}.parquet"
+        if not file.exists():
+            write_file(task, file.with_suffix(".part"), part, size)
+            file.with_suffix(".part").rename(file)
+    target.mkdir(exist_ok=True)
+    for part in range(rows // size):
+        link = target / f"part-{part:05}.parquet"
+        if not link.exists():
+            link.symlink_to(source / f"{size}-{part % own:04}.parquet")
+    return target
+
+
+def measure(folder: Path, task: str, figures: str, on: str) -> dict[str, float]:
+    """Evaluate one folder in this process."""
+    from calibrant import evaluate_shards
+
+    options: dict[str, object] = {"on": on}
+    if figures == FIGURES[0]:
+        names = ["accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "aurc"]
+        if task == "events":
+            names = ["oe_ratio", "brier", "nll", "ece", "adaptive_ece", "auroc", "log_ece"]
+        options |= {"metrics": names, "intervals": False}
+    before = time.process_time()
+    start = time.perf_counter()
+    evaluation = evaluate_shards(folder, **options)  # type: ignore[arg-type]
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "cpu": time.process_time() - before,
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,
+        "rows": evaluation.num_rows,
+        "ranks": evaluation.settings["shards"]["ranks"],
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/shards"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/shards.json"))
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="Rows; larger sizes are left.")
+    parser.add_argument("--real", type=int, default=10_000_000, help="Rows that are not links.")
+    parser.add_argument("--task", choices=FILE_ROWS, action="append")
+    parser.add_argument("--one", nargs=4, metavar=("FOLDER", "TASK", "FIGURES", "ON"))
+    given = parser.parse_args()
+    if given.one:
+        folder, task, figures, on = given.one
+        print(json.dumps(measure(Path(folder), task, figures, on)))
+        return
+    found = json.loads(given.results.read_text()) if given.results.exists() else {}
+    for rows in SIZES:
+        for task in given.task or FILE_ROWS:
+            for figures in FIGURES:
+                key = f"{task}/{figures}/local/{rows}"
+                if key in found or rows > given.most:
+                    continue
+                folder = make_files(task, rows, given.real, given.folder)
+                command = [sys.executable, __file__, "--one", str(folder), task, figures, "local"]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    print(key, done.stderr[-2000:])
+                    continue
+                found[key] = json.loads(done.stdout.splitlines()[-1])
+                given.results.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+                print(key, found[key], flush=True)
+
+
+if __name__ == "__main__":
+    main()
