@@ -11,6 +11,7 @@ import pytest
 
 import calibrant
 from calibrant import InputError, Predictions, evaluate, evaluate_shards
+from calibrant.evaluation.bootstrap import mean_interval
 from calibrant.evaluation.clustered import influence_interval
 from calibrant.evaluation.shards import evaluate as entry
 from calibrant.evaluation.shards import routes, sums
@@ -24,10 +25,6 @@ OF_CLASSES = ["accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece"
 OF_CLASSES += ["failure_auroc", "ks_error", "mce", "coverage_at_risk", "augrc"]
 OF_EVENTS = ["oe_ratio", "calibration_in_the_large", "calibration_slope", "brier", "nll", "ece"]
 OF_EVENTS += ["brier_skill", "log_ece", "auroc", "average_precision", "adaptive_ece", "mean_gap"]
-# Closed forms of sums, or simulations from cells alone: the same with and without the rows.
-SAME_INTERVALS = {"accuracy", "ece", "adaptive_ece", "classwise_ece", "ks_error", "mce"}
-SAME_INTERVALS |= {"coverage_at_risk", "oe_ratio", "calibration_in_the_large", "log_ece", "auroc"}
-SAME_INTERVALS |= {"calibration_slope", "brier_skill", "average_precision", "mean_gap"}
 
 
 def make_classes(number=3000, classes=4, seed=0, **how):
@@ -89,8 +86,7 @@ def test_figures_are_those_of_the_rows(task, how, tmp_path):
         assert found[name].value == pytest.approx(whole[name].value, rel=2e-6), name
         if found[name].low is not None and whole[name].low is not None:
             width = whole[name].high - whole[name].low
-            exact = name in SAME_INTERVALS and not how
-            allowed = 1e-6 if exact else 0.35  # of the width: other random draws
+            allowed = 0.35 if how else 1e-4  # of the width: units are joined at random
             assert abs(found[name].low - whole[name].low) <= allowed * width + 1e-9, name
             assert abs(found[name].high - whole[name].high) <= allowed * width + 1e-9, name
     assert found.num_rows == whole.num_rows
@@ -123,10 +119,12 @@ def test_intervals_of_means_are_those_of_influences(weights, clusters, tmp_path)
     wanted = influence_interval(
         mean, loss - mean, weights=predictions.weights, clusters=predictions.clusters
     )
+    ends = wanted.low, wanted.high
+    if not weights and not clusters:
+        ends = mean_interval(loss, 0.95)
     assert found["nll"].value == pytest.approx(mean, rel=1e-6)
-    width = wanted.high - wanted.low
-    assert found["nll"].low == pytest.approx(wanted.low, abs=2e-3 * width)
-    assert found["nll"].high == pytest.approx(wanted.high, abs=2e-3 * width)
+    allowed = 1e-3 * (ends[1] - ends[0])
+    assert (found["nll"].low, found["nll"].high) == pytest.approx(ends, abs=allowed)
 
 
 @pytest.mark.parametrize("how", [{}, {"weights": True, "clusters": True}], ids=["plain", "units"])

@@ -97,15 +97,31 @@ def mean_interval(rows: Floats, level: float) -> tuple[float, float]:
         rows: (N,) finite values, N >= 2.
         level: The confidence level.
     """
-    from scipy.special import stdtrit
-
-    number, mean = len(rows), float(rows.mean())
+    mean = float(rows.mean())
     off = rows - mean
     squares = float(off @ off)
     if squares == 0.0:
         return mean, mean
+    cubes = float(np.einsum("i,i,i->", off, off, off))
+    return moment_interval(len(rows), mean, squares, cubes, level)
+
+
+def moment_interval(
+    number: int, mean: float, squares: float, cubes: float, level: float
+) -> tuple[float, float]:
+    """Return the interval of `mean_interval` from sums over the rows.
+
+    Args:
+        number: N, at least 2.
+        mean: x̄.
+        squares: Σ (x − x̄)², not 0.
+        cubes: Σ (x − x̄)³.
+        level: The confidence level.
+    """
+    from scipy.special import stdtrit
+
     error = (squares / number / (number - 1)) ** 0.5
-    pull = float(np.einsum("i,i,i->", off, off, off)) / (6 * squares**1.5)
+    pull = cubes / (6 * squares**1.5)
     reach = float(stdtrit(number - 1, 0.5 + level / 2))
     places = np.clip(pull + np.array((-reach, reach)), *_turning(pull))
     low, high = mean + error * places / (1 - pull * places) ** 2

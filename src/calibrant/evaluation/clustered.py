@@ -243,7 +243,7 @@ def grouped_interval(
     """
     number = round(float(numbers.sum()))
     error = float(np.sqrt(numbers @ influence**2 / (number * (number - 1))))
-    found = _student_interval(value, error, number, float(number - 1), level, scale)
+    found = student_interval(value, error, number, float(number - 1), level, scale)
     return found.low, found.high
 
 
@@ -785,7 +785,7 @@ def _comonotone_p_value(
     widest = float(np.abs(rows.add(rows.weights)).max())
     if second < _FEW_OF_A_KIND * widest**2:
         return 1.0
-    return _normal_p_value(total, second, third)
+    return normal_p_value(total, second, third)
 
 
 def find_inflation(

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.evaluation.bootstrap import moment_interval
 from calibrant.evaluation.clustered import (
     RobustInterval,
     Scale,
@@ -16,7 +17,7 @@ from calibrant.evaluation.clustered import (
     student_interval,
 )
 from calibrant.evaluation.shards.sums import Sums
-from calibrant.functional.statistics import korn_graubard
+from calibrant.functional.statistics import korn_graubard, wilson
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -38,6 +39,7 @@ class Additive:
         self.number = sums.num_rows
         self.first = moments.total("first").numpy()
         self.second = moments.total("second").numpy()
+        self.third = moments.total("third").numpy()
         self.fourth = float(moments.total("fourth"))
         self.weight = float(self.first[0])
         self.clusters: Floats | None = None
@@ -112,6 +114,25 @@ class Additive:
             return RobustInterval(value, -np.inf, np.inf, np.inf, self.num_units, 0.0)
         return student_interval(value, error, self.num_units, degrees, level, scale)
 
+    def mean_interval(self, name: str, level: float) -> tuple[float, float]:
+        """Compute the interval of a mean; see `bootstrap.mean_interval` for plain rows.
+
+        Args:
+            name: The quantity.
+            level: The confidence level.
+        """
+        mean = self.mean(name)
+        if self.weighted or self.clusters is not None:
+            found = self.interval(mean, {name: 1.0}, level)
+            return found.low, found.high
+        place = self.names.index(name)
+        first, second, third = self.first[place], self.second[place, place], self.third[place]
+        squares = float(second - mean * first)
+        if not squares > 1e-12 * second:
+            return mean, mean
+        cubes = float(third - 3 * mean * second + 3 * mean**2 * first - self.number * mean**3)
+        return moment_interval(self.number, mean, squares, cubes, level)
+
     def rate_interval(self, name: str, level: float) -> tuple[float, float]:
         """Compute Korn and Graubard's interval of a share, such as the rate of events."""
         rate = self.mean(name)
@@ -131,8 +152,8 @@ class Additive:
             few: Whether there are under ten events, or rows without.
         """
         mean, rate = self.mean("confidence"), self.mean("correct")
-        gap = mean - rate
-        found = self.interval(gap, {"confidence": 1.0, "correct": -1.0}, level)
+        gap = self.mean("gap")
+        found = self.interval(gap, {"gap": 1.0}, level)
         low, high = max(found.low, -1.0), min(found.high, 1.0)
         common = rate > 0.5
         seen, said = (1 - rate, 1 - mean) if common else (rate, mean)
@@ -151,6 +172,21 @@ class Additive:
         return RobustInterval(
             gap, low, high, found.standard_error, found.num_clusters, found.degrees
         )
+
+    def class_gap(self, level: float, *, few: bool) -> tuple[float, float]:
+        """Compute the interval of mean confidence less accuracy of plain rows of classes.
+
+        Args:
+            level: The confidence level.
+            few: Whether rows, errors or right rows are few: it then holds Wilson's of the accuracy.
+        """
+        low, high = self.mean_interval("gap", level)
+        if few:
+            rate, count = np.array([self.mean("correct")]), np.array([float(self.number)])
+            least, most = (float(end[0]) for end in wilson(rate, count, level))
+            mean = self.mean("confidence")
+            low, high = min(low, mean - most), max(high, mean - least)
+        return low, high
 
     def ratio(self, level: float, *, few: bool) -> RobustInterval:
         """Compute the interval of observed over expected events, symmetric in its logarithm.

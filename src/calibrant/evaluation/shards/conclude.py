@@ -15,9 +15,10 @@ from calibrant.evaluation.bootstrap import ClassCellState
 from calibrant.evaluation.class_tests import ClassOddsState, run_class_tests
 from calibrant.evaluation.clustered import (
     FEWEST_CLUSTERS,
+    Scale,
+    grouped_interval,
     jackknife_interval,
     noise_of_sums,
-    student_interval,
 )
 from calibrant.evaluation.curves import Cells
 from calibrant.evaluation.evaluate import (
@@ -33,6 +34,7 @@ from calibrant.evaluation.intervals import (
     Plan,
     Units,
     calibration_interval,
+    estimate_coupling,
     keep_possible,
 )
 from calibrant.evaluation.inversion import CellNoise, Interval, chance_level, invert
@@ -188,7 +190,7 @@ class Judge:
         """Compute the interval of every figure that has one."""
         assert self.plan is not None
         found: dict[str, Interval] = {}
-        gap = self.additive.gap(self.plan.level, few=self.few_of_a_kind)
+        gap = self._gap()
         for name, measure in self.measures.items():
             value = self.values[name]
             if not np.isfinite(value) or self.num_rows < 2:
@@ -206,6 +208,16 @@ class Judge:
                 interval = replace(interval, high=high)
             found[name] = keep_possible(measure.name, interval)
         return found
+
+    def _gap(self) -> Span:
+        """Compute mean probability less frequency, with its interval."""
+        assert self.plan is not None
+        level = self.plan.level
+        if self.event is None and self.groups is None:
+            few = self.few_of_a_kind or self.num_rows < _FEW_ROWS
+            return Span(self.additive.mean("gap"), *self.additive.class_gap(level, few=few))
+        found = self.additive.gap(level, few=self.few_of_a_kind)
+        return Span(found.value, found.low, found.high)
 
     def _interval(self, measure: Measure, value: float) -> Interval | None:
         assert self.plan is not None
@@ -250,8 +262,10 @@ class Judge:
                 return Interval(*self.additive.rate_interval("right", level), None)
             low, high = wilson(np.array([value]), np.array([float(self.num_rows)]), level)
             return Interval(float(low[0]), float(high[0]), None)
-        found = self.additive.interval(value, {state.quantity: 1.0}, level)
-        return Interval(found.low, found.high, None)
+        if self.event is not None:
+            found = self.additive.interval(value, {state.quantity: 1.0}, level)
+            return Interval(found.low, found.high, None)
+        return Interval(*self.additive.mean_interval(state.quantity, level), None)
 
     def _influence_interval(self, measure: Measure, value: float) -> Interval | None:
         """Compute the interval of a figure of plain rows from the influence of each score."""
@@ -262,12 +276,16 @@ class Judge:
             influence = measure.influence(state)
         except UndefinedFigureError:
             return None
-        (rows,), number = state.weights, self.num_rows
-        total = float(rows.numpy() @ influence**2)
-        error = (total / (number * (number - 1))) ** 0.5
-        scale = SCALES.get(measure.name, "identity")
-        found = student_interval(value, error, number, number - 1.0, self.plan.level, scale)
-        return Interval(found.low, found.high, None)
+        (rows,) = state.weights
+        usual: Scale = "identity" if self.event is not None else "log"
+        found = grouped_interval(
+            value,
+            influence,
+            rows.numpy(),
+            level=self.plan.level,
+            scale=SCALES.get(measure.name, usual),
+        )
+        return Interval(*found, None)
 
     def _jackknife(self, measure: Measure, value: float) -> Interval | None:
         """Compute the interval of a figure of rows with weights or clusters.
@@ -298,7 +316,7 @@ class Judge:
         assert self.plan is not None
         assert measure.cells is not None
         if self.groups is None:
-            coupling = max(1.0, self.sample[0].coupling()) if self.sample else 1.0
+            coupling = estimate_coupling(self.sample, {measure.name: self.states_of(measure)})
             return calibration_interval(measure, state, self.plan, coupling)
         cells = measure.cells(state)
         if cells.ndim == 3 or len(self.groups) < 2:
@@ -459,7 +477,7 @@ class Judge:
         assert self.plan is not None
         level = self.plan.level
         drawing: dict[str, Any] = {"resamples": self.plan.resamples, "seed": self.plan.seed}
-        gap = self.additive.gap(level, few=self.few_of_a_kind)
+        gap = self._gap()
         bins = tables.bins.total("totals")
         noise = None
         if self.groups is not None:
@@ -488,7 +506,7 @@ class Judge:
     ) -> Verdict:
         assert self.plan is not None
         level = self.plan.level
-        gap = self.additive.gap(level, few=self.few_of_a_kind)
+        gap = self._gap()
         if self.groups is None:
             drawing: dict[str, Any] = {"resamples": self.plan.resamples, "seed": self.plan.seed}
             p_value = calibration_test(self.ranks.values, **drawing)
@@ -533,7 +551,7 @@ class Judge:
         assert self.plan is not None
         assert self.event is not None
         level = self.plan.level
-        gap = self.additive.gap(level, few=self.few_of_a_kind)
+        gap = self._gap()
         if self.groups is None:
             tests = run_plain_tests(self.ranks.coarse, self.ranks.values, self.plan)
         else:
@@ -551,7 +569,7 @@ class Judge:
             num_rows=self.num_rows,
             num_events=self.num_right,
             mean=self.additive.mean("confidence"),
-            gap=Span(gap.value, gap.low, gap.high),
+            gap=gap,
             ratio=ratio,
             slope=self._find_slope(),
             error=error,

@@ -29,21 +29,23 @@ Floats: TypeAlias = NDArray[np.float64]
 
 GROUPS = 128  # random groups of clusters (or of weighted rows) that show how cells vary
 MOST_CLUSTERS = 1 << 20  # of more, clusters are joined at random
-# Of each row: 1, the judged probability, whether it came true, and what else is averaged.
-FIRST_MOMENTS = ("one", "confidence", "correct")
+# Of each row: 1, the judged probability, whether it came true, their difference, and what else
+# is averaged.
+FIRST_MOMENTS = ("one", "confidence", "correct", "gap")
 _OCTAVES, _PARTS = 24, 32  # cells of the groups: 32 for each factor of two of p or 1 − p
 
 
 @dataclass
 class MomentState(State):
-    """First and second moments of quantities of rows: Σ w x, Σ w² x x', and Σ w⁴."""
+    """Moments of quantities of rows: Σ w x, Σ w² x x', Σ w³ x³ and Σ w⁴."""
 
     quantities: tuple[str, ...] = FIRST_MOMENTS
     first: Tensor | None = field(default=None, init=False, repr=False)  # (q,)
     second: Tensor | None = field(default=None, init=False, repr=False)  # (q, q)
+    third: Tensor | None = field(default=None, init=False, repr=False)  # (q,)
     fourth: Tensor | None = field(default=None, init=False, repr=False)  # ()
 
-    sums = ("first", "second", "fourth")
+    sums = ("first", "second", "third", "fourth")
     weighted = True
 
     def update(self, block: Block) -> None:
@@ -52,8 +54,9 @@ class MomentState(State):
 
     def rows_of(self, block: Block) -> Tensor:
         """Return the quantities of the rows of a block, (n, q)."""
-        parts = [torch.ones(block.num_rows, dtype=torch.float64)]
-        parts += [getattr(block, name).double() for name in self.quantities[1:]]
+        p, y = block.confidence.double(), block.correct.double()
+        parts = [torch.ones_like(p), p, y, p - y]
+        parts += [getattr(block, name).double() for name in self.quantities[len(parts) :]]
         return torch.stack(parts, dim=1)
 
     def add_rows(self, rows: Tensor, weights: Tensor | None) -> None:
@@ -61,6 +64,7 @@ class MomentState(State):
         heavy = rows if weights is None else rows * weights.unsqueeze(1)
         self.add("first", heavy.sum(0))
         self.add("second", heavy.t() @ heavy)
+        self.add("third", heavy.pow(3).sum(0))
         fourth = float(len(rows)) if weights is None else float(weights.pow(4).sum())
         self.add("fourth", torch.tensor(fourth, dtype=torch.float64))
 
