@@ -129,7 +129,7 @@ def write_method(kind: str, name: str, summary: str, example: str) -> str:
     differs = find_decisions(name)
     parts += [
         "\n".join(f"- {text}" for text in differs)
-        or "[Decisions](../../decisions.md) lists no deviation."
+        or "We know of no difference; [decisions](../../decisions.md) lists those of all methods."
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -247,7 +247,12 @@ def read_decisions() -> list[tuple[tuple[str, ...], str]]:
         head, _, said = " ".join(point.split()).partition(": ")
         names = tuple(re.findall(r"`(\w+)", head))
         found.append(
-            (names, said if head.endswith("`") and said else f"{head}{': ' if said else ''}{said}")
+            (
+                names,
+                said
+                if re.fullmatch(r"`\w+`(?:, `\w+`)*", head)
+                else f"{head}{': ' if said else ''}{said}",
+            )
         )
     for title, said in re.findall(r"^### (.*)\n\n(.*?)(?=\n\n|\Z)", text, flags=re.M | re.S):
         names = {"MaC-Cal": ("mac_cal", "mac_cal_head")}.get(title, ())

@@ -6,7 +6,7 @@
 A `text` block takes what the `python` block before it prints. A `console` block keeps its shown
 lines, but one that shows `...` alone. `tests/docs/test_pages.py` compares them afterwards.
 
-Tutorials are notebooks kept as Markdown (jupytext opens them). If the last expression of a block
+A block under `<!-- file: NAME -->` is written to that file. Tutorials are notebooks kept as Markdown (jupytext opens them). If the last expression of a block
 is a figure, or axes, it is written to the `.svg` picture that follows the block. Each picture and
 each tutorial is stamped with the hash of the code it came from, which
 `tests/docs/test_tutorials.py` compares.
@@ -31,7 +31,8 @@ WITHOUT = ("suites", "extend", "decisions")
 FOLDERS = (".", "start", "guides", "explanation", "tutorials")
 TUTORIALS = DOCS / "tutorials"
 BLOCK = re.compile(
-    r"^(<!-- (?:not run: [^\n]+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$", flags=re.M | re.S
+    r"^(<!-- (?:not run: [^\n]+|exit code \d|file: \S+) -->\n)?```(\w+)\n(.*?)^```$",
+    flags=re.M | re.S,
 )
 
 PICTURE = re.compile(r"\s*!\[[^\]]*\]\(([^)\s]+\.svg)\)")
@@ -55,7 +56,9 @@ def run_page(page: Path) -> str:
         mark, kind, text = match[1] or "", match[2], match[3]
         if "not run" in mark:
             return match[0]
-        if kind == "python":
+        if file := re.match(r"<!-- file: (\S+)", mark):
+            Path(file[1]).write_text(text, encoding="utf-8")
+        elif kind == "python":
             code += text
             stream = io.StringIO()
             with contextlib.redirect_stdout(stream):

@@ -44,7 +44,7 @@ def test_it_names_the_best_the_margin_and_the_evidence():
     )
     assert made.certainty.startswith("Accuracy 94.00% against 93.00%. Sure: p = ")
     assert f"p = {p:.2g}, 95% interval {low:.2f} to {high:.2f} points" in made.certainty
-    assert made.certainty.endswith("A test does not tell it from mbls.")
+    assert made.certainty.endswith("A test does not tell it from: mbls.")
 
 
 def test_a_calibrator_may_be_part_of_the_best():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import numpy as np
@@ -42,13 +43,19 @@ def expect_failures(estimator):
     return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in kinds}
 
 
+# scikit-learn before 1.6 cannot be told which checks are expected to fail.
+NAMES_FAILURES = "expected_failed_checks" in inspect.signature(check_estimator).parameters
+CHECKED = [
+    CalibrantClassifier(),
+    CalibrantClassifier(LinearSVC(), method="identity", response="decision_function"),
+]
+
+
 @pytest.mark.sampled(count=55)
-@parametrize_with_checks(
-    [
-        CalibrantClassifier(),
-        CalibrantClassifier(LinearSVC(), method="identity", response="decision_function"),
-    ],
-    expected_failed_checks=expect_failures,
+@(
+    parametrize_with_checks(CHECKED, expected_failed_checks=expect_failures)
+    if NAMES_FAILURES
+    else pytest.mark.skip("needs scikit-learn 1.6")
 )
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)

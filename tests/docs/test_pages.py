@@ -1,6 +1,7 @@
 """Every block of a guide runs in the order it is read, and prints what the page shows.
 
-A block under the line `<!-- not run: REASON -->` is left out. A command under the line
+A block under the line `<!-- not run: REASON -->` is left out; one under `<!-- file: NAME -->` is
+written to that file. A command under the line
 `<!-- exit code 3 -->` must exit with 3.
 """
 
@@ -27,7 +28,7 @@ PAGES = [
     for page in sorted((DOCS / folder).glob("*.md"))
     if page.stem not in WITHOUT
 ]
-BLOCK = r"^(<!-- (?:not run: [^\n]+|exit code \d) -->\n)?```(\w+)\n(.*?)^```$"
+BLOCK = r"^(<!-- (?:not run: [^\n]+|exit code \d|file: \S+) -->\n)?```(\w+)\n(.*?)^```$"
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 
 
@@ -78,7 +79,9 @@ def test_blocks_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys)
     printed = ""
     blocks = read_blocks(page)
     for number, (mark, kind, text) in enumerate(blocks):
-        if kind == "python":
+        if file := re.match(r"<!-- file: (\S+)", mark):
+            Path(file[1]).write_text(text)
+        elif kind == "python":
             exec(compile(text, f"{page.name}, block {number + 1}", "exec"), names)  # noqa: S102
             printed = capsys.readouterr().out
             following = blocks[number + 1][1] if number + 1 < len(blocks) else ""

@@ -165,9 +165,9 @@ def _name_rivals(named: dict[str, Runs], best: str, tied: set[str]) -> str:
         return ""
     means = {name: statistics.mean_of(list(named[name].values())).mean for name in tied}
     names = sorted(tied, key=lambda name: means[name])
-    listed = ", ".join(names[:MOST_NAMES])
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f" A test does not tell it from {listed}{more}."
+    listed = "; ".join(names[:MOST_NAMES])
+    more = f"; and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f" A test does not tell it from: {listed}{more}."
 
 
 def _compare_accuracy(results: Results, cell: Cell, best: Candidate, against: Candidate) -> str:
