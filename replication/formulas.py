@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,14 @@ from calibrant.losses.r_aurc import RegularizedAURC
 from calibrant.losses.sb_ece import membership
 
 Numbers = NDArray[np.float64]
+
+
+# The AURC part of r_aurc, by how it ranks: the label in pictures, and the options.
+RANKED = {
+    "r_aurc, hard rank": {"hard_rank": True},
+    "r_aurc, soft rank (ε = 0.05)": {"strength": 0.05},
+    "r_aurc, soft rank (ε = 0.01)": {"strength": 0.01},
+}
 
 
 class Curve(NamedTuple):
@@ -35,9 +43,10 @@ def compute_loss_curves(texts: Sequence[str], *, points: int = 399) -> dict[str,
     """Compute weights and gradients of losses against p (r-aurc figures 1 and 3).
 
     Evaluate the losses themselves on two classes with probabilities p and 1−p, all rows with the
-    same label. ``r_aurc`` means the AURC alone: λ = 1 and fixed hard ranks by p, which are
-    proportional to p because p is evenly spaced. Weights are ℓ/(−ln p) divided by their mean over
-    p, so that they are comparable; gradients are not scaled.
+    same label. The texts in `RANKED` mean the AURC part of ``r_aurc`` alone (λ = 1), ranked by p:
+    by hard ranks, which are proportional to p because p is evenly spaced, or by the soft ranks
+    that training uses, with the strengths of the paper's two data sets. Weights are ℓ/(−ln p)
+    divided by their mean over p, so that they are comparable; gradients are not scaled.
     """
     curves = {}
     for text in texts:
@@ -50,10 +59,11 @@ def compute_loss_curves(texts: Sequence[str], *, points: int = 399) -> dict[str,
 
 
 def _get_loss(text: str) -> nn.Module:
-    if text == "r_aurc":
+    if text in RANKED:
         # Rank by the probability of the label, the picture's x axis.
+        options: dict[str, Any] = RANKED[text]
         return RegularizedAURC(
-            lam=1.0, hard_rank=True, csf=lambda logs: logs[:, 0], reduction="none"
+            lam=1.0, csf=lambda logs: torch.softmax(logs, 1)[:, 0], reduction="none", **options
         )
     return losses.get(text, reduction="none")
 

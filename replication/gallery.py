@@ -43,8 +43,8 @@ GRIDS = {("eps", "lambda"): "r_aurc", ("lambda1", "lambda2"): "acls"}
 PRIMARIES = ("cross_entropy", "focal", "brier")
 SECONDARIES = ("mmce", "avuc", "avuc_gs", "sb_ece", "s_avuc")
 SOFT_ECE = "adaptive_ece(order=2)"
-# Names in the calibrator column of rows measured by `after: [hard_classes, masked, inactive]`.
-HARD, MASKED, INACTIVE = "hard_classes", "masked", "regulariser"
+# Names in the calibrator column of rows measured by `after: [hardest_classes, masked, inactive]`.
+HARD, MASKED, INACTIVE = "hardest_classes", "masked", "regulariser"
 TRACED = {"total loss": "nll", "spread": "classwise_nll_std", "ECE": "ece"}
 
 

@@ -15,6 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.report.pictures import MUTED, OVER, UNDER
 from replication.claims.power_analysis import compute_fisher_z
 from replication.formulas import (
+    RANKED,
     compute_loss_curves,
     compute_membership,
     compute_uncertainty,
@@ -24,11 +25,14 @@ from replication.formulas import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-R_AURC = ("cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc")
+R_AURC = ("cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", *RANKED)
 
 
 def draw_loss_weights(ax: Axes | None = None, *, texts: Sequence[str] = R_AURC) -> Axes:
-    """Draw the factor of cross-entropy, scaled to mean 1, against p (r-aurc figure 1)."""
+    """Draw the factor of cross-entropy, scaled to mean 1, against p (r-aurc figure 1).
+
+    The paper draws r-AURC's curve for hard ranks; the soft ranks that it trains with are beside.
+    """
     axes = start_axes(ax, "Weight of a row", "probability of the true class", "weight, of mean 1")
     p = make_probabilities().numpy()
     for place, (text, curve) in enumerate(compute_loss_curves(texts).items()):
@@ -47,7 +51,7 @@ def draw_loss_gradients(
         "focal(gamma=3)",
         "inverse_focal(gamma=1.5)",
         "inverse_focal(gamma=3.5)",
-        "r_aurc",
+        *RANKED,
     ),
 ) -> Axes:
     """Draw ∂ℓ/∂p against p (r-aurc figure 3), from the losses' own derivatives."""

@@ -14,7 +14,7 @@ from calibrant.bench.tables import series
 from calibrant.bench.tables.pictures import heat, lines, svg
 from calibrant.core.errors import InputError
 from replication import formulas, gallery, pictures
-from replication.measurements import HardClasses, fit_hard_classes, infer_masked
+from replication.measurements import HardestClasses, fit_hardest_classes, infer_masked
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
 
 def test_weights_and_gradients_are_those_of_the_formulas():
-    texts = ["cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", "r_aurc"]
+    texts = ["cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", *formulas.RANKED]
     curves = formulas.compute_loss_curves(texts, points=199)
     p = [(place + 0.5) / 199 for place in range(199)]
     weights = {
@@ -30,8 +30,13 @@ def test_weights_and_gradients_are_those_of_the_formulas():
         "focal(gamma=3)": [(1 - x) ** 3 for x in p],
         "inverse_focal(gamma=1.5)": [(1 + x) ** 1.5 for x in p],
         # Rank k of n by p: -ln(1 - k/(n+1)).
-        "r_aurc": [-math.log(1 - (place + 1) / 200) for place in range(199)],
+        "r_aurc, hard rank": [-math.log(1 - (place + 1) / 200) for place in range(199)],
     }
+    # Evenly spaced p/ε lies inside the permutahedron, so its projection only moves the mean to
+    # that of the ranks: r = 100 + (p - 1/2)/ε, where ε is the batch of 128's.
+    for epsilon in (0.05, 0.01):
+        soft = [100 + (x - 0.5) / (epsilon * 129 / 200) for x in p]
+        weights[f"r_aurc, soft rank (ε = {epsilon})"] = [-math.log(1 - r / 200) for r in soft]
     for text, values in weights.items():
         mean = sum(values) / len(values)
         expected = [value / mean for value in values]
@@ -42,7 +47,7 @@ def test_weights_and_gradients_are_those_of_the_formulas():
         "inverse_focal(gamma=1.5)": [
             -1.5 * (1 + x) ** 0.5 * math.log(x) - (1 + x) ** 1.5 / x for x in p
         ],
-        "r_aurc": [math.log(1 - (place + 1) / 200) / x for place, x in enumerate(p)],
+        "r_aurc, hard rank": [math.log(1 - (place + 1) / 200) / x for place, x in enumerate(p)],
     }
     for text, values in gradients.items():
         np.testing.assert_allclose(curves[text].gradient, values, rtol=1e-6, err_msg=text)
@@ -78,7 +83,7 @@ def classifier(rows: int = 600, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
 
 def test_a_temperature_of_the_hardest_classes_is_hotter_and_told_step_by_step():
     logits, labels = classifier()
-    trace = fit_hard_classes(logits, labels, hardest=2, steps=40, rate=0.3)
+    trace = fit_hardest_classes(logits, labels, hardest=2, steps=40, rate=0.3)
     assert set(trace.chosen) == {3, 4}
     assert trace.temperature[0] == 1
     assert trace.temperature[-1] > 1.15
@@ -100,9 +105,9 @@ def test_a_temperature_of_the_hardest_classes_is_hotter_and_told_step_by_step():
 
 def test_a_and_b_have_one_loss_on_both_sides_of_the_lowest():
     fall = np.array([1.0, 0.8, 0.6, 0.5, 0.6, 0.7])
-    trace = HardClasses((0,), fall, fall, np.ones((6, 2)), np.array([9.0, 8, 7, 6, 2, 1]), fall)
+    trace = HardestClasses((0,), fall, fall, np.ones((6, 2)), np.array([9.0, 8, 7, 6, 2, 1]))
     assert trace.find_same_loss() == (2, 4)
-    down = HardClasses((0,), fall, fall[:4], np.ones((4, 2)), fall[:4], fall[:4])
+    down = HardestClasses((0,), fall, fall[:4], np.ones((4, 2)), fall[:4])
     assert down.find_same_loss() is None
 
 
@@ -166,11 +171,11 @@ methods:
   mit_alpha=1.0: {recipe: mit}
 calibrators: [temperature]
 after:
-  - mac_cal_head
-  - mac_cal_head: {gamma: 0.9}
-  - mac_cal_head: {gamma: 0.98}
-  - mac_cal_head: {schedule: fixed, sparsity: 0.5, gamma: 1.0}
-  - mac_cal_head: {schedule: fixed, sparsity: 0.9, gamma: 1.0}
+  - mac_cal_head: {race: true}
+  - mac_cal_head: {race: true, gamma: 0.9}
+  - mac_cal_head: {race: true, gamma: 0.98}
+  - mac_cal_head: {race: true, schedule: fixed, sparsity: 0.5, gamma: 1.0}
+  - mac_cal_head: {race: true, schedule: fixed, sparsity: 0.9, gamma: 1.0}
 """
 FIXED = "mac_cal_head(gamma=1.0,schedule=fixed,sparsity={})"
 
@@ -215,7 +220,7 @@ def everything(tmp_path_factory):
             add(f"train@{epoch}", "share", 0.1, "regulariser")
             add(f"test@{10 * epoch}", "accuracy", 0.9 - 0.01 * epoch, "masked")
             for metric in ("nll", "classwise_nll_std", "ece"):
-                add(f"test@{epoch}", metric, 1.0 / (1 + epoch), "hard_classes")
+                add(f"test@{epoch}", metric, 1.0 / (1 + epoch), "hardest_classes")
         for kind, more in (("fog", 0.01), ("snow", 0.03)):
             for severity in (1, 5):
                 add(f"test:{kind}:{severity}", "ece", ece + more * severity)

@@ -140,6 +140,7 @@ class Source:
 
     ``data`` and ``model`` are the paper's names in place of ours: one name for all of ours, or a
     mapping, as in ``model: {wrn_28_10: wrn_26_10}``. ``methods`` maps our methods to the paper's.
+    ``note`` says how the figures differ from ours; the legend of a table has it.
     """
 
     paper: str
@@ -149,6 +150,7 @@ class Source:
     data: Mapping[str, str] | str | None = None
     model: Mapping[str, str] | str | None = None
     methods: Mapping[str, str] | None = None
+    note: str = ""
 
     @property
     def figures(self) -> list[PublishedFigure]:
@@ -173,7 +175,8 @@ class Source:
         """Describe a figure's source, and its data, model and method where ours differ."""
         sides = {"data": self.data, "model": self.model, "method": self.methods}
         others = [str(getattr(figure, side)) for side, names in sides.items() if names]
-        return f"{figure.paper}, {figure.table}" + (f", of {' '.join(others)}" if others else "")
+        text = f"{figure.paper}, {figure.table}" + (f", of {' '.join(others)}" if others else "")
+        return f"{text}: {self.note}" if self.note else text
 
 
 def read_sources(
@@ -213,6 +216,7 @@ def _read_source(entry: PublishedEntry, folder: Path) -> Source:
         data=entry.data,
         model=entry.model,
         methods=entry.methods,
+        note=entry.note,
     )
     for side, names in (
         ("table", source.tables),

@@ -170,6 +170,7 @@ class PublishedEntry(_Entry):
     data: Names = None
     model: Names = None
     methods: Names = None
+    note: str = Field(default="", description="how the figures differ from ours, in words")
 
 
 class SuiteFile(_Entry):
