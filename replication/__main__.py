@@ -17,7 +17,7 @@ Folder = Annotated[
 
 @app.command()
 def results(folder: Folder = RESULTS) -> None:
-    """Write every table, page and claim from the stored runs."""
+    """Write every table, figure, page and claim from the stored runs."""
     from replication.make_results import make_results
 
     make_results(folder)
@@ -30,7 +30,7 @@ def readme(
     ] = False,
     root: Annotated[Path, typer.Option(help="Root of the checkout.", show_default=False)] = ROOT,
 ) -> None:
-    """Rewrite the numbers in README.md and results/README.md."""
+    """Rewrite the numbers in README.md and the pages of results."""
     from replication.readme_numbers import rewrite_pages
 
     raise typer.Exit(rewrite_pages(root, check=check))

@@ -1,9 +1,11 @@
-"""Write tables, claims and pages from the store in ``results/``.
+"""Write tables, claims, figures and pages from the store in ``results/``.
 
     python -m replication results [FOLDER]
 
 For every suite with at least a tenth of its runs, write ``tables/SUITE.md``, ``.csv`` and ``.tex``,
-and ``SUITE.html`` with pictures. Write ``claims.md`` and ``claims.json`` over all suites.
+and ``SUITE.html`` with pictures. Write ``claims.md`` and ``claims.json`` over all suites, the
+figures of the pages in ``pages/``, and the page of class-scaling's table 2. The numbers in other
+pages are written by `python -m replication readme`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from pathlib import Path
 from calibrant.bench import Spec, describe_coverage, make_chapters, write_page
 from calibrant.bench.tables.page import Section
 from replication.claims.writers import format_html, format_markdown, to_values
+from replication.figures import draw_figures
 from replication.gallery import draw_gallery
 from replication.stored import RESULTS, StoredResults, list_suites
+from replication.table_2 import PAGE, SUITE, Table2
 
 FEWEST = 1 / 10  # smallest share of a suite's runs
 
@@ -49,6 +53,17 @@ def make_results(target: Path = RESULTS) -> None:
     (target / "claims.md").write_text(text, encoding="utf-8", newline="\n")
     plain = json.dumps(to_values(results.outcomes), indent=1, ensure_ascii=False)
     (target / "claims.json").write_text(plain + "\n", encoding="utf-8", newline="\n")
+    if target == RESULTS:
+        write_pages(results, target)
+
+
+def write_pages(results: StoredResults, target: Path = RESULTS) -> None:
+    """Write the figures of the pages, and the page of class-scaling's table 2."""
+    (target / "figures").mkdir(exist_ok=True)
+    for name, drawn in draw_figures(results).items():
+        (target / "figures" / f"{name}.svg").write_text(drawn, encoding="utf-8", newline="\n")
+    page = Table2(results.get_results(SUITE)).write()
+    (target / PAGE).write_text(page, encoding="utf-8", newline="\n")
 
 
 def _write_suite(results: StoredResults, name: str, target: Path) -> None:

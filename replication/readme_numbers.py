@@ -4,7 +4,7 @@
     python -m replication readme --check    # fail if a number would change
 
 The text between ``<!-- results:KIND option=value ... -->`` and ``<!-- /results -->`` in README.md,
-docs/explanation/papers.md and replication/results/README.md is made from the store in
+docs/explanation/papers.md, replication/results/README.md and its pages is made from the store in
 ``replication/results/``. Kinds:
 
 - ``value``: a figure such as ``2.05 ± 0.04``. Options: suite, method, metric; calibrator, part and
@@ -14,7 +14,8 @@ docs/explanation/papers.md and replication/results/README.md is made from the st
   same calibrator, or ``against`` after ``to``. Other options as for ``value``;
 - ``table``: a table of a suite. Options: suite; metrics, methods, calibrators, part (lists with
   ``;``); down; the settings of the blocks to show;
-- ``claims``: the counts of the claims' outcomes; ``paper=`` writes that paper's table;
+- ``claims``: the counts of the claims' outcomes; ``paper=`` writes that paper's table, or with
+  ``what=counts`` its counts;
 - ``claim``: the outcome of the claim ``id``. ``what=share`` writes the share of comparisons, such
   as ``7 of 9``; ``what=gain`` writes the gain;
 - ``best``: the number of rows in which ``calibrator`` has the best mean among the suite's
@@ -45,7 +46,12 @@ from calibrant.bench.tables.statistics import mean_of
 from replication.claims.writers import format_markdown, summarise
 from replication.stored import ROOT, StoredResults
 
-PAGES = ("README.md", "docs/explanation/papers.md", "replication/results/README.md")
+PAGES = (
+    "README.md",
+    "docs/explanation/papers.md",
+    "replication/results/README.md",
+    "replication/results/pages/*.md",
+)
 MARKER = re.compile(
     r"(?P<begin><!-- results:(?P<kind>\w+)(?P<options>(?: [\w]+=\S+)*) -->)"
     r"(?P<text>.*?)(?P<end><!-- /results -->)",
@@ -110,10 +116,12 @@ class PageNumbers(StoredResults):
         blocks = tuple(block for block in shown.blocks if _fits(results, block.cell, options))
         return f"\n{replace(shown, blocks=blocks).to_markdown().strip()}\n"
 
-    def write_claims(self, *, paper=None):
+    def write_claims(self, *, paper=None, what="table"):
         """Write the counts of outcomes, or one paper's table."""
         chosen = [outcome for outcome in self.outcomes if paper in (None, outcome.claim.paper)]
-        return summarise(chosen) if paper is None else f"\n{format_markdown(chosen).strip()}\n"
+        if paper is None or what == "counts":
+            return summarise(chosen)
+        return f"\n{format_markdown(chosen).strip()}\n"
 
     def write_claim(self, *, id, what="status"):
         """Write the status, share or gain of one claim."""
@@ -261,9 +269,9 @@ def rewrite_pages(root: Path = ROOT, *, check: bool = False) -> int:
         check: change nothing. Default: False.
     """
     results, drifted = PageNumbers(root / "replication" / "results"), []
-    for name in PAGES:
-        path = root / name
-        before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
+        name = path.relative_to(root).as_posix()
+        before = path.read_text(encoding="utf-8")
         if before.count("<!-- results:") != len(MARKER.findall(before)):
             raise SystemExit(f"{name}: a results marker is not closed or has malformed options")
         if not MARKER.search(before):

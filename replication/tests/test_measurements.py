@@ -15,12 +15,12 @@ from calibrant.bench.measure.steps import measure_run
 from calibrant.core.errors import InputError
 from calibrant.predictions import Predictions
 from calibrant.training import Config, train
-from replication import measurements
+from replication import class_scaling_fits, measurements
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
 CONFIG = Config(data="digits", model="mlp", epochs=3, device="cpu", validation=300, batch_size=64)
-NAMES = measurements.HARD, measurements.MASKED  # registered on import
+NAMES = class_scaling_fits.HARD, measurements.MASKED  # registered on import
 DONE = {("run", "none")}
 
 

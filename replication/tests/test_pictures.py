@@ -14,7 +14,8 @@ from calibrant.bench.tables import series
 from calibrant.bench.tables.pictures import heat, lines, svg
 from calibrant.core.errors import InputError
 from replication import formulas, gallery, pictures
-from replication.measurements import HardestClasses, fit_hardest_classes, infer_masked
+from replication.class_scaling_fits import HardestClasses, fit_hardest_classes
+from replication.measurements import infer_masked
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 

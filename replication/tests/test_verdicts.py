@@ -1,0 +1,148 @@
+"""Every decided verdict, computed again from the store with a few lines of pandas."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from functools import lru_cache
+
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats
+
+from calibrant.bench import canonical_name
+from calibrant.bench.suite.former import store_calibrator
+from calibrant.bench.tables.formatting import higher_is_better
+from replication.claims.claim import FILE
+from replication.stored import RESULTS, StoredResults
+
+pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
+
+OUTCOMES = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["outcomes"]
+CLAIMS = {claim["id"]: claim for claim in yaml.safe_load(FILE.read_text(encoding="utf-8"))}
+DECIDED = [
+    outcome
+    for outcome in OUTCOMES
+    if outcome["status"] != "not decided" and "correlation" not in CLAIMS[outcome["id"]]["test"]
+]
+SETTINGS = ["data", "model", "long_tail"]
+
+
+@lru_cache
+def read_store():
+    parts = [pd.read_parquet(path) for path in sorted((RESULTS / "store").glob("*.parquet"))]
+    columns = ["key", "part", "calibrator", "metric", "value", "written"]
+    frame = pd.concat([part[columns] for part in parts], ignore_index=True)
+    frame = frame.astype({name: str for name in columns if name != "value"})
+    names = {name: canonical_name(name) for name in frame["calibrator"].unique()}
+    names |= {name: canonical_name(name) for name in frame["metric"].unique()}
+    frame = frame.replace({"calibrator": names, "metric": names})
+    return frame.sort_values("written").drop_duplicates(columns[:4], keep="last")
+
+
+@lru_cache
+def read_suites(names):
+    """Read the store's rows of joined suites, with the method, seed and settings of each run."""
+    results = StoredResults()
+    specs = [spec for name in names.split("+") for spec in results.read_suite(name).specs]
+    plan = pd.DataFrame(
+        {
+            "key": spec.key,
+            "method": method,
+            "seed": spec.config.seed,
+            **{name: str(getattr(spec.config, name)) for name in SETTINGS},
+        }
+        for method, spec in specs
+    ).drop_duplicates()
+    return read_store().merge(plan, on="key")
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [value]
+
+
+def list_entries(rows, side, metric, learned=0.5):
+    """List (method, calibrator, figures by setting and seed) of a side."""
+    test, method, calibrators = (
+        side["test"],
+        side["method"],
+        dict.fromkeys(as_list(side["calibrator"])),
+    )
+    part = side["part"]
+    ours = rows[(rows["metric"] == metric) & rows["part"].map(lambda p: fnmatch.fnmatch(p, part))]
+    for name in dict.fromkeys(as_list(method)) if method != "*" else rows["method"].unique():
+        for text in calibrators:
+            stored = {canonical_name(text), canonical_name(store_calibrator(text))}
+            found = [
+                own
+                for spelling in stored
+                if len(own := ours[(ours["method"] == name) & (ours["calibrator"] == spelling)])
+            ]
+            if found:  # a suite's own measurement, or the only one
+                own = found[0] if len(found) == 1 else found[test]
+                yield name, text, own.groupby([*SETTINGS, "seed"])["value"].mean()
+
+
+def compare(outcome):
+    """Give left's gain over right by comparison: a series over seeds each."""
+    test, rows = CLAIMS[outcome["id"]]["test"], read_suites(outcome["suite"])
+    for setting, wanted in test.get("only", {}).items():
+        rows = rows[rows[setting].isin(list(map(str, as_list(wanted))))]
+    gains = []
+    for metric in map(canonical_name, as_list(test.get("metric") or test["left"]["metric"])):
+        lower = test.get("better", "higher" if higher_is_better(metric) else "lower") == "lower"
+        shared = {name: test[name] for name in ("method", "calibrator", "part") if name in test}
+        sides = [
+            {"calibrator": "none", "part": "test", "test": 0, **shared, **test[side]}
+            for side in ("left", "right")
+        ]
+        left, right = ([*list_entries(rows, side, metric)] for side in sides)
+        if test.get("zip"):
+            names = [as_list(side["calibrator"]) for side in sides]
+            pairs = [
+                (a, b)
+                for a in left
+                for b in right
+                if (len(names[0]) == 1 or (a[1], b[1]) in zip(*names, strict=True))
+                and (
+                    "method" in test
+                    or (a[0], b[0])
+                    in zip(*(as_list(side["method"]) for side in sides), strict=True)
+                )
+            ]
+        else:
+            pairs = [(a, b) for a in left for b in right]
+        for a, b in pairs:
+            if "method" in test and a[0] != b[0]:
+                continue
+            gain = (a[2] - test.get("ratio", 1) * b[2]).dropna() * (-1 if lower else 1)
+            gains += [own for _, own in gain.groupby(level=SETTINGS) if len(own)]
+    return gains
+
+
+@pytest.mark.parametrize("outcome", DECIDED, ids=lambda each: f"{each['id']}-{each['suite']}")
+def test_a_decided_verdict_follows_from_the_store(outcome):
+    test = CLAIMS[outcome["id"]]["test"]
+    if "best" in str(test):
+        pytest.skip("the best method is picked on validation rows")
+    gains, margin = compare(outcome), test.get("margin", 0)
+    means = pd.Series([gain.mean() for gain in gains]) + margin
+    held = outcome["status"] in ("seen here", "reproduced")
+    decide = test.get("decide", "every")
+    assert len(gains) == outcome["for"] + outcome["against"] + outcome["open"]
+    assert means.mean() - margin == pytest.approx(
+        outcome["effect"], rel=0.005, abs=2e-6
+    )  # a seed that few comparisons have is weighed otherwise
+    if decide == "every":
+        assert (means.min() > 0) == held
+        worst = gains[int(means.argmin())] + margin
+        if len(worst) > 1 and test.get("pairs") != "settings" and worst.std() > 0:
+            p = stats.ttest_1samp(worst, 0).pvalue
+            assert p < 0.05
+    elif decide == "mean":
+        assert (means.mean() > 0) == held
+    elif decide == "count":
+        assert ((means > 0).mean() > 0.5) == held
+    else:
+        assert (means.max() > 0) == held
