@@ -53,7 +53,7 @@ MODELS = {
     "wrn28-10": "wrn_28_10",
     "wrn26-10": "wrn_26_10",
     "wrn28": "wrn_28_10",  # in class-scaling's long tail, which does not give the width
-    "wrn32": "wrn_32",
+    "wrn32": "wrn_32_10",
     "resnet110sd": "resnet110_sd",
     "deeplabv3-resnet50": "deeplabv3_resnet50",
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 from sklearn.metrics import roc_auc_score
 
 from calibrant import data, metrics
@@ -183,3 +185,47 @@ def test_out_of_distribution_rows_are_told_apart(able):
     sure = float(both[len(inside) :].amax(1).mean())
     assert figures["ood:photographs", "none", "mean_confidence"] == pytest.approx(sure, abs=1e-6)
     assert ("ood:photographs", "temperature", "fpr95") in figures
+
+
+@pytest.fixture
+def pack(tmp_path):
+    """A few images in the places of CIFAR-10, SVHN and CIFAR-10-C."""
+    draw = np.random.default_rng(0)
+
+    def images(rows):
+        return draw.integers(0, 256, (rows, 32, 32, 3)).astype(np.uint8)
+
+    labels = np.arange(60) % 10
+    arrays = {"x_train": images(60), "y_train": labels, "x_test": images(20), "y_test": labels[:20]}
+    np.savez(tmp_path / "cifar10.npz", **arrays, classes=np.array(list("abcdefghij")))
+    (tmp_path / "svhn").mkdir()
+    for part in ("train", "test"):
+        content = {"X": images(15).transpose(1, 2, 3, 0), "y": np.ones((15, 1), np.uint8)}
+        savemat(tmp_path / "svhn" / f"{part}_32x32.mat", content)
+    (tmp_path / "CIFAR-10-C").mkdir()
+    np.save(tmp_path / "CIFAR-10-C" / "fog.npy", images(5 * 20))
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", np.tile(labels[:20], 5))
+    return tmp_path
+
+
+def test_official_corruptions_and_several_other_sets(pack, tmp_path):
+    config = Config(
+        data="cifar10", data_folder=str(pack), model="lenet5", epochs=1, device="cpu",
+        validation=20, batch_size=20,
+    )  # fmt: skip
+    run = train(config, tmp_path / "run")
+    figures = after(run, "ood", against=["svhn", "photographs"])
+    parts = {part for part, _, _ in figures if part.startswith("ood:")}
+    assert parts == {"ood:svhn", "ood:photographs"}
+    alone = after(run, "ood", against="svhn")
+    name = ("ood:svhn", "none", "ood_auroc")
+    assert figures[name] == alone[name]
+    shifted = after(run, "shift", official=True, kinds=["fog"], severities=[1, 5])
+    assert {part for part, _, _ in shifted if part != "run"} == {"official:fog:1", "official:fog:5"}
+    subject = Subject(run)
+    read = data.read_corrupted("cifar10", "fog", 5, folder=pack)
+    rows = subject.predict(replace(subject.data.test, images=read.images, labels=read.labels))
+    direct = float(metrics.nll(rows.array, rows.labels))
+    assert shifted["official:fog:5", "none", "nll"] == pytest.approx(direct, rel=1e-5)
+    with pytest.warns(UserWarning, match="no other set"):
+        assert "failed" in {metric for _, _, metric in after(run, "ood", against=["cifar10"])}

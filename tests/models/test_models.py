@@ -25,6 +25,7 @@ IMAGENET = {
     "resnet34": (21_797_672, 512, 64, 0),
     "resnet50": (25_557_032, 2048, 64, 0),
     "resnet101": (44_549_160, 2048, 64, 0),
+    "resnet152": (60_192_808, 2048, 64, 0),
     "densenet121": (7_978_856, 1024, 64, 2 * 64),
     "densenet161": (28_681_000, 2208, 96, 2 * 96),
 }
@@ -46,6 +47,7 @@ def test_sizes_follow_from_the_published_imagenet_ones(name):
         ("preresnet56", 10, 0.85e6),  # 56 layers: table 6 of the same
         ("wrn_16_4", 10, 2.7e6),  # Zagoruyko and Komodakis 2016, table 4 (2.7M and 36.5M)
         ("wrn_28_10", 10, 36.5e6),
+        ("wrn_32_10", 10, 46.2e6),  # 5 blocks a stage: WRN-34-10 by their count
         ("densenet40", 10, 1.0e6),  # Huang et al. 2017, table 2
     ],
 )

@@ -5,6 +5,7 @@ from calibrant.data.corruptions import KINDS, corrupt
 from calibrant.data.datasets import available, load, register
 from calibrant.data.image_folder import FolderDataset, folder_datasets
 from calibrant.data.images import Images, Splits
+from calibrant.data.official import read_corrupted
 from calibrant.data.ood import OutOfDistribution, ood
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "folder_datasets",
     "load",
     "ood",
+    "read_corrupted",
     "register",
 ]

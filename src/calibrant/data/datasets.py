@@ -65,6 +65,18 @@ DATASETS: Registry[Reader] = Registry(
             "calibrant.data.datasets:_camvid",
             "701 street scenes, 11 classes and void, dense",
         ),
+        "svhn": (
+            "calibrant.data.official:svhn",
+            "99,289 house numbers of 32x32, 10 classes",
+        ),
+        "tiny_imagenet": (
+            "calibrant.data.official:tiny_imagenet",
+            "110,000 photographs of 64x64, 200 classes",
+        ),
+        "imagenet": (
+            "calibrant.data.official:imagenet",
+            "photographs at 224x224, 1,000 classes; held in memory, so take a part of it",
+        ),
     },
 )
 # form: (reader of a path and a size, giving training and test images; description).

@@ -3,5 +3,6 @@
 from calibrant.models.network import Network
 from calibrant.models.registry import available, build, register
 from calibrant.models.split import Split, split
+from calibrant.models.weights import load_weights
 
-__all__ = ["Network", "Split", "available", "build", "register", "split"]
+__all__ = ["Network", "Split", "available", "build", "load_weights", "register", "split"]

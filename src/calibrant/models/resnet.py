@@ -9,6 +9,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from calibrant.core.errors import no_such
 from calibrant.models.network import (
     Network,
     StochasticDepth,
@@ -114,12 +115,14 @@ def make_shortcut(kind: str, inputs: int, outputs: int, stride: int) -> nn.Modul
     return nn.Sequential(conv1x1(inputs, outputs, stride), nn.BatchNorm2d(outputs))
 
 
+STEMS = ("cifar", "imagenet")
 Block: TypeAlias = "type[Basic] | type[Bottleneck] | type[PreActivated]"
 RESNETS: dict[int, tuple[Block, tuple[int, ...]]] = {
     18: (Basic, (2, 2, 2, 2)),
     34: (Basic, (3, 4, 6, 3)),
     50: (Bottleneck, (3, 4, 6, 3)),
     101: (Bottleneck, (3, 4, 23, 3)),
+    152: (Bottleneck, (3, 8, 36, 3)),
 }
 
 
@@ -194,6 +197,8 @@ class ResNet(Network):
 
 
 def _make_stem(kind: str, channels: int, width: int, normalised: bool) -> nn.Module:
+    if kind not in STEMS:
+        raise no_such("stem", kind, STEMS)
     if kind == "imagenet":
         return nn.Sequential(
             nn.Conv2d(channels, width, 7, 2, 3, bias=False),
@@ -205,16 +210,18 @@ def _make_stem(kind: str, channels: int, width: int, normalised: bool) -> nn.Mod
     return nn.Sequential(first, nn.BatchNorm2d(width), nn.ReLU()) if normalised else first
 
 
-def resnet(depth: int, num_classes: int, *, channels: int = 3) -> ResNet:
-    """Build ResNet-18, 34, 50 or 101 with a 3x3 stem.
+def resnet(depth: int, num_classes: int, *, channels: int = 3, stem: str = "cifar") -> ResNet:
+    """Build ResNet-18, 34, 50, 101 or 152.
 
     Args:
-        depth: 18, 34, 50 or 101.
+        depth: 18, 34, 50, 101 or 152.
         num_classes: K.
         channels: Channels of the images.
+        stem: ``cifar`` (3x3) for small images, or ``imagenet`` (7x7 and pooling), as pretrained
+            weights have it. Default: 'cifar' (the papers' networks for CIFAR).
     """
     kind, blocks = RESNETS[depth]
-    return ResNet(kind, blocks, (64, 128, 256, 512), num_classes, channels=channels)
+    return ResNet(kind, blocks, (64, 128, 256, 512), num_classes, channels=channels, stem=stem)
 
 
 def thin_resnet(
@@ -274,8 +281,11 @@ resnet18 = partial(resnet, 18)
 resnet34 = partial(resnet, 34)
 resnet50 = partial(resnet, 50)
 resnet101 = partial(resnet, 101)
+resnet152 = partial(resnet, 152)
 resnet110 = partial(thin_resnet, 110)
 resnet110_sd = partial(thin_resnet, 110, last_keep=0.5)
 preresnet56 = partial(thin_preresnet, 56)
 wrn_16_4 = partial(wide_resnet, 16, 4)
 wrn_28_10 = partial(wide_resnet, 28, 10)
+# Of class-scaling's logits (NN_calibration): 32 without the shortcuts' convolutions, so 34 here.
+wrn_32_10 = partial(wide_resnet, 34, 10)

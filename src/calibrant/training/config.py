@@ -44,7 +44,8 @@ class Config:
         long_tail: ρ, the rows of the rarest class divided by those of the commonest; None keeps
             all rows (class-scaling eq. 16). Default: None (ours: balanced data sets stay so).
         model: A network of `calibrant.models.available`. Default: 'mlp' (ours: fits the digits).
-        model_options: Options of the network. Default: {} (ours: the network's own defaults).
+        model_options: Options of the network; ``weights: PATH`` starts from pretrained weights
+            (`calibrant.models.load_weights`). Default: {} (ours: the network's own defaults).
         loss: A loss, as `calibrant.losses.get` reads it, such as ``focal+0.5*s_avuc``. Default:
             'cross_entropy' (the baseline of all five papers).
         recipe: A recipe of `calibrant.training.recipes.available`; ``mixup(alpha=0.4)`` moves

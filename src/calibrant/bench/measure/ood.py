@@ -36,43 +36,47 @@ METRICS = tuple(
 def ood(
     subject: Subject,
     *,
-    against: str | None = None,
+    against: str | Sequence[str] | None = None,
     calibrators: Sequence[str] = (),
     metrics: Sequence[str] = METRICS,
     precision: str = "fp32",
 ) -> Iterator[Measurement]:
     """Measure part ``ood:OTHER``: the run's test rows are positive, the other set's are not.
 
+    With several other sets each has its part, and tables show the mean over them (``ood:*``).
     ``mean_entropy`` and ``mean_confidence`` there are of the other set's rows.
 
     Args:
         subject: the run.
-        against: the other data set. Default: None, that of `PAIRS`.
+        against: the other data set, or a list of them. Default: None, that of `PAIRS`.
         calibrators: as a suite writes them, and second stages (``tst+temperature``).
         metrics: what is measured. Default: `METRICS`.
         precision: of the network, fp32 or bf16. Default: fp32.
     """
     name = subject.config.data
-    other = against or PAIRS.get(name)
-    if other is None:
-        raise InputError(f"{name} has no default other set: name it, as in `ood: {{against: ...}}`")
+    others = [against] if isinstance(against, str) else list(against or ())
+    if not others and name in PAIRS:
+        others = [PAIRS[name]]
+    if not others or name in others:
+        problem = "is no other set" if name in others else "has no default other set"
+        raise InputError(f"{name} {problem}: name one, as in `ood: {{against: svhn}}`")
     names, wanted = list_calibrators(subject, calibrators), check_metrics(metrics)
     inside = subject.data.test
     if inside.is_dense:
         raise InputError("ood takes a label for each image, and these have one for each pixel")
     device = subject.networks(precision)[0].device
-    outside = load_outside(other, inside, subject.config.data_folder)
-    both = [
-        dict(predict_after(subject, images.to(device), names, precision))
-        for images in (inside, outside)
-    ]
-    for calibrator in names:
-        known, unknown = (predictions[calibrator] for predictions in both)
-        values = compute_metrics(_label_origin(known, unknown), wanted)
-        sure = torch.softmax(torch.as_tensor(unknown.array).double(), 1).amax(1).mean()
-        values |= compute_metrics(unknown, ["mean_entropy"]) | {"mean_confidence": float(sure)}
-        rows = known.num_rows + unknown.num_rows
-        yield from make_measurements(f"ood:{other}", calibrator, values, rows=rows)
+    inside_rows = dict(predict_after(subject, inside.to(device), names, precision))
+    for other in others:
+        outside = load_outside(other, inside, subject.config.data_folder)
+        outside_rows = dict(predict_after(subject, outside.to(device), names, precision))
+        for calibrator in names:
+            known, unknown = inside_rows[calibrator], outside_rows[calibrator]
+            values = compute_metrics(_label_origin(known, unknown), wanted)
+            sure = torch.softmax(torch.as_tensor(unknown.array).double(), 1).amax(1).mean()
+            values |= compute_metrics(unknown, ["mean_entropy"])
+            values |= {"mean_confidence": float(sure)}
+            rows = known.num_rows + unknown.num_rows
+            yield from make_measurements(f"ood:{other}", calibrator, values, rows=rows)
 
 
 def load_outside(name: str, inside: Images, folder: str | None = None) -> Images:

@@ -10,6 +10,7 @@ from calibrant.bench.measure.stage_two import list_calibrators, predict_after
 from calibrant.bench.measure.subject import Subject
 from calibrant.core.errors import InputError, no_such
 from calibrant.data.corruptions import KINDS, SEVERITIES, corrupt
+from calibrant.data.official import read_corrupted
 
 METRICS = (*SHORT, "aurc")
 
@@ -23,8 +24,12 @@ def shift(
     metrics: Sequence[str] = METRICS,
     seed: int = 0,
     precision: str = "fp32",
+    official: bool = False,
 ) -> Iterator[Measurement]:
     """Measure parts ``test:KIND:SEVERITY``, uncalibrated and after each calibrator.
+
+    Official files have parts of their own, ``official:KIND:SEVERITY``, so that no table mixes
+    them with the corruptions made here.
 
     Args:
         subject: the run.
@@ -34,9 +39,11 @@ def shift(
         metrics: what is measured. Default: `METRICS`.
         seed: of the corruptions: every run gets the same rows on one kind of device. Default: 0.
         precision: of the network, fp32 or bf16. Default: fp32.
+        official: whether to read CIFAR-10-C's or CIFAR-100-C's files in place of corrupting the
+            test images here. Default: False.
     """
     for kind in kinds:
-        if kind not in KINDS:
+        if kind not in KINDS and not official:  # official files have four more
             raise no_such("corruption", kind, KINDS)
     names, wanted = list_calibrators(subject, calibrators), check_metrics(metrics)
     networks = subject.networks(precision)
@@ -45,7 +52,13 @@ def shift(
         raise InputError("shift takes a label for each image, and these have one for each pixel")
     for kind in kinds:
         for severity in severities:
-            images = replace(test, images=corrupt(test.images, kind, severity, seed=seed))
+            if official:
+                read = read_corrupted(
+                    subject.config.data, kind, severity, folder=subject.config.data_folder
+                ).to(networks[0].device)
+                images = replace(test, images=read.images, labels=read.labels)
+            else:
+                images = replace(test, images=corrupt(test.images, kind, severity, seed=seed))
             for name, predictions in predict_after(subject, images, names, precision):
-                part = f"test:{kind}:{severity}"
+                part = f"{'official' if official else 'test'}:{kind}:{severity}"
                 yield from measure_metrics(part, name, predictions, wanted)

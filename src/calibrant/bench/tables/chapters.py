@@ -97,6 +97,14 @@ def _list_chapters(suite: Suite, results: Results) -> list[tuple[str, str, dict[
                     {"metrics": "ece", "calibrators": own, "part": "test:*"},
                 )
             )
+    if "shift" in asked and "official" in parts:
+        made.append(
+            (
+                "Under official corruptions",
+                "Means over CIFAR-C's files; calibrators fitted on clean rows.",
+                {"metrics": ["accuracy", "nll", "ece"], "part": "official:*"},
+            )
+        )
     if "ood" in asked and "ood" in parts:
         made.append(
             (

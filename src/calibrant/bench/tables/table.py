@@ -169,9 +169,16 @@ class Table:
 
 def describe_part(part: str) -> str:
     """Describe a part of the rows for a heading."""
-    known = {"test": "clean", "test:*": "corrupted", "ood:*": "beside another set"}
-    severity = re.fullmatch(r"test:\*:(\d)", part)
-    return f"severity {severity[1]}" if severity else known.get(part, part)
+    known = {
+        "test": "clean",
+        "test:*": "corrupted",
+        "official:*": "official corruptions",
+        "ood:*": "beside another set",
+    }
+    severity = re.fullmatch(r"(test|official):\*:(\d)", part)
+    if severity is None:
+        return known.get(part, part)
+    return f"{'official ' * (severity[1] == 'official')}severity {severity[2]}"
 
 
 def _has_any(entries: Sequence[Entry]) -> bool:
@@ -427,7 +434,11 @@ def _list_more(table: Table, quote: str = "") -> str:
 
 
 def _name_rows(part: str) -> str:
-    named = {"test:*": "corrupted test rows", "ood:*": "test rows and those of another data set"}
+    named = {
+        "test:*": "corrupted test rows",
+        "official:*": "official corrupted rows",
+        "ood:*": "test rows and those of another data set",
+    }
     return named.get(part, part)
 
 
