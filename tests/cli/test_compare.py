@@ -123,3 +123,60 @@ def test_too_few_clusters_are_said(folder, tmp_path):
     bound = compare(tmp_path, "a", "b", "--fail-worse", "nll=9", "--fail-on", "bound")
     assert bound.exit_code == 3
     assert "nll was not tested: the rows lie in 9 images" in bound.stderr
+
+
+@pytest.fixture(scope="module")
+def sites(folder):
+    """A new model that is worse at one site of four, and a table of sites for more rows."""
+    good = Predictions.read(folder / "good.npz")
+    codes = np.random.default_rng(8).integers(0, 4, 900)
+    logits = np.array(good.array)
+    logits[codes == 2] *= 4.0
+    Predictions.from_logits(logits, good.labels, ids=good.ids).write(folder / "released.npz")
+    names = [f"site {code}" for code in codes]
+    rows = [f"{row},{name}" for row, name in zip([*range(900), 5000], [*names, "x"], strict=True)]
+    (folder / "sites.csv").write_text("\n".join(["id,site", *rows]) + "\n")
+    return folder
+
+
+def test_a_group_that_is_worse_is_code_3_and_on_the_page(sites):
+    groups = ("--groups", sites / "sites.csv")
+    page = sites / "page.html"
+    options = ("--fail-worse", "nll", "--fail-groups", "--report", page, "--date", "2026-08-21")
+    result = compare(sites, "good", "released", *groups, *options, "--model-version", "net 2")
+    assert result.exit_code == 3
+    assert "failed: site site 2: B is worse: nll of B − A is +" in result.stderr
+    assert "By site, released is worse in 1 of 4 (nll)." in result.stdout
+    text = page.read_text(encoding="utf-8")
+    assert "site site 2: B is worse" in text
+    assert "net 2" in text
+    assert "2026-08-21" in text
+    again = sites / "again.html"
+    second = [again if each == page else each for each in options]
+    compare(sites, "good", "released", *groups, *second, "--model-version", "net 2")
+    assert again.read_text(encoding="utf-8").replace("again.html", "page.html") == text
+    fine = compare(sites, "good", "good", *groups, "--fail-groups")
+    assert fine.exit_code == 0
+    assert "not worse: groups" in fine.stdout
+
+
+def test_a_margin_holds_in_every_group(sites):
+    groups = ("--groups", sites / "sites.csv", "--fail-on", "bound", "--fail-groups")
+    wide = compare(sites, "good", "released", *groups, "--fail-worse", "nll=9")
+    assert wide.exit_code == 0
+    narrow = compare(sites, "good", "released", *groups, "--fail-worse", "nll=0.3", "--json")
+    failed = json.loads(narrow.stdout)["failed"]
+    assert narrow.exit_code == 3
+    assert {"--fail-groups"} <= {each["option"] for each in failed}
+    assert json.loads(narrow.stdout)["groups"]["name"] == "site"
+
+
+def test_options_of_groups_and_reports_that_lack_theirs_are_refused(folder):
+    for arguments, message in (
+        (["--fail-groups"], "--fail-groups requires --groups or --group-column"),
+        (["--title", "x"], "--title is for the report: add --report OUT.html"),
+        (["--report", folder / "page.txt"], "end its name with .html"),
+    ):
+        result = compare(folder, "good", "good", *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr

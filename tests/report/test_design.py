@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant import Monitor, Predictions, evaluate
-from calibrant.report import make_record, write
+from calibrant import Monitor, Predictions, compare, evaluate
+from calibrant.report import Check, make_record, write, write_comparison
 from calibrant.report.monitor_page import write_monitor
 from tests.helpers.browser import CONTRAST, find_element, find_elements
 
 pytestmark = pytest.mark.browser
-KINDS = ["classes", "events", "labels", "groups", "monitor"]
+KINDS = ["classes", "events", "labels", "groups", "monitor", "comparison", "released"]
 RUN_AXE = """
 const done = arguments[arguments.length - 1];
 axe.run(document, {resultTypes: ["violations"]}).then((result) => done(result.violations
@@ -65,6 +65,26 @@ def pages(tmp_path_factory):
     files = {
         name: write(each, folder / f"{name}.html", record=record) for name, each in made.items()
     }
+    old = Predictions.from_events(
+        np.clip(1.25 * events.array, 0, 0.99), events.labels, event="fraud", name="net 2"
+    )
+    new = Predictions.from_logits(1.1 * logits, labels, name="net 2")
+    places = rng.choice(["Athens", "Berlin", "Cork"], 900)
+    for name, pair, groups in (
+        ("comparison", (old, events), months),
+        ("released", (classes, new), places),
+    ):
+        compared = compare(*pair, groups=groups, resamples=100)
+        before, after = (evaluate(each, resamples=100) for each in pair)
+        checks = [Check("nll is not shown to be worse"), Check("brier", "B is worse in brier")]
+        files[name] = write_comparison(
+            compared,
+            folder / f"{name}.html",
+            before=before,
+            after=after,
+            checks=checks,
+            record=record,
+        )
     group = lambda rows: rng.choice(["north", "south"], rows)  # noqa: E731
     monitor = Monitor(draw_events(rng, 2000), groups=group(2000))
     for week in range(9):
@@ -111,7 +131,7 @@ def test_no_width_scrolls_the_page_sideways_and_all_text_stands_out(visit, kind,
     assert driver.execute_script(CONTRAST) == []
 
 
-@pytest.mark.parametrize("kind", ["events", "monitor"])
+@pytest.mark.parametrize("kind", ["events", "monitor", "comparison"])
 def test_tables_that_scroll_say_so_and_hide_no_column(visit, kind):
     driver = visit(kind, width=390)
     hidden = "return [...document.querySelectorAll('th, td')].filter((e) => !e.offsetWidth).length"
@@ -168,6 +188,15 @@ def test_calibration_errors_are_points_everywhere(visit, kind):
     assert re.search(r"ECE by chance alone\s+up to [\d.]+ points", facts)
     said = find_element(driver, ".sentences").text
     assert re.search(r"calibration error lies between [\d.]+ and [\d.]+ points", said)
+
+
+def test_months_of_a_comparison_come_in_their_order_and_a_failed_check_is_said(visit):
+    driver = visit("comparison")
+    shown = [each.get_attribute("data-drawn") for each in find_elements(driver, "[data-drawn]")]
+    assert shown == [f"2026-{month:02d}" for month in range(1, 10)]
+    assert find_element(driver, ".badge").text == "1 of 2 conditions failed"
+    ece = find_element(driver, "[data-change=ece]").text
+    assert re.search(r"[\d.]+ points [\d.]+ points −[\d.]+ points", ece)
 
 
 def test_print_unfolds_the_record_and_repeats_the_heads_of_tables(visit):

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from calibrant import Predictions, calibrate
+from calibrant import Predictions, calibrate, decide
 from calibrant.core.errors import InputError
 from calibrant.predictions.read import count_rows
 from calibrant.report import DataFile, describe_file, make_record, render
@@ -115,3 +115,17 @@ def test_options_of_the_record_require_a_report(run, tmp_path):
     outcome = run("a.npz", "--model-version", "3", "--no-intervals", "-m", "ece")
     assert outcome.exit_code == 2
     assert "--report" in outcome.output
+
+
+def test_a_rule_in_use_is_in_the_record(run, tmp_path):
+    rng = np.random.default_rng(1)
+    said = rng.beta(2, 2, 800)
+    rows = Predictions.from_events(said, rng.random(800) < said)
+    decide(rows, min_recall=0.9).save(tmp_path / "rule.safetensors")
+    rows.write(tmp_path / "rows.npz")
+    options = ("--report", "r.html", "--in-use", "rule.safetensors", "--resamples", "100")
+    outcome = run("rows.npz", *options, "-m", "nll")
+    assert outcome.exit_code == 0, outcome.output
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "rule.safetensors" in text
+    assert "at least 90% of the rows with event are accepted" in text

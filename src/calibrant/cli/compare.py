@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -17,11 +17,27 @@ from calibrant.cli.console import (
     format_interval,
     make_console,
     make_table,
+    show_report_path,
+)
+from calibrant.cli.decide import read_grouped
+from calibrant.cli.record import (
+    InUse,
+    ModelVersion,
+    RecordOptions,
+    ReportDate,
+    Title,
+    check_report,
 )
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calibrant.evaluation import Comparison
+    from calibrant.evaluation import ComparedGroups, Comparison
+    from calibrant.evaluation.compare import Difference
+    from calibrant.predictions import Predictions
+    from calibrant.report import Check
+    from calibrant.report.record import Record
+
+_MOST_GROUPS = 30  # in the table
 
 
 @command
@@ -65,11 +81,51 @@ def compare(
             metavar="shown|bound",
         ),
     ] = "shown",
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Compare in each group of rows too. This file holds the group of each row of A; "
+            "rows are matched by id, or by their order if a file has no ids.",
+            metavar="FILE",
+        ),
+    ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the groups: in the file of --groups or, without --groups, in A.",
+            metavar="NAME",
+        ),
+    ] = None,
+    fail_groups: Annotated[
+        bool,
+        typer.Option(
+            "--fail-groups",
+            help="Exit with code 3 if B is shown to be worse in a group, in a metric of "
+            "--fail-worse, or without it in any that is compared by group. With --fail-on bound, "
+            "unless each group's interval rules out that B is worse by more than the margin.",
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write an HTML page of the comparison to this file: A as the old model, B as the "
+            "new one.",
+            metavar="OUT.html",
+        ),
+    ] = None,
+    title: Title = None,
+    model_version: ModelVersion = None,
+    in_use: InUse = None,
+    date: ReportDate = None,
     resamples: options.Resamples = 1000,
     seed: options.Seed = 0,
     plugins: options.Plugins = None,
 ) -> None:
-    """Compare two sets of predictions for the same rows."""
+    """Compare two sets of predictions for the same rows, such as a new model with the last release.
+
+    Rows are paired by their ids where both files have them. Takes classes, events and many labels a
+    row, which are pooled.
+    """
     names = options.split_metrics(metric)
     if fail_on not in ("shown", "bound"):
         raise InputError(f"--fail-on takes shown or bound, found {fail_on!r}")
@@ -80,7 +136,14 @@ def compare(
     from calibrant.evaluation import compare as compare_predictions
     from calibrant.evaluation.compare import default_compared
 
-    first, second = inputs.read(a), inputs.read(b)
+    if fail_groups and groups is None and group_column is None:
+        raise InputError("--fail-groups requires --groups or --group-column")
+    about = RecordOptions(title, model_version, date, in_use)
+    about.check(report)
+    if report is not None:
+        check_report(report)
+    first, members = read_grouped(a, inputs, groups, group_column, quiet=False)
+    second = inputs.read(b)
     pos_label = inputs.find_positive(first)
     if first.name == second.name:
         first, second = replace(first, name=str(a)), replace(second, name=str(b))
@@ -96,16 +159,27 @@ def compare(
         view=view,
         pos_label=pos_label,
         join=join,
+        groups=members,
+        group_metrics=None if members is None else _choose_group_metrics(names, gates),
     )
-    failures = [failure for gate in gates if (failure := gate.check(comparison)) is not None]
+    checks = [gate.check(comparison) for gate in gates]
+    if fail_groups:
+        assert comparison.groups is not None
+        checks += check_groups(comparison, comparison.groups, gates, fail_on)
+    failures = [check for check in checks if check.says is not None]
+    if report is not None:
+        data = [("old", a), ("new", b), ("labels", inputs.labels), ("groups", groups)]
+        judged = _judge_both(first, second, join, view, pos_label, num_bins, resamples, seed)
+        _write_report(comparison, judged, checks, report, title, about.make_record(data))
     if as_json:
         failed = [
-            {"option": "--fail-worse", "name": gate_name, "says": says}
-            for gate_name, says in failures
+            {"option": check.option, "name": check.name, "says": check.says} for check in failures
         ]
         echo_json({**comparison.to_dict(), "failed": failed})
     else:
         show_comparison(comparison, make_console())
+    if report is not None:
+        show_report_path(report, stderr=as_json)
     errors = make_console(stderr=True)
     if comparison.untested is not None and gates and fail_on == "shown":
         errors.print(
@@ -114,12 +188,126 @@ def compare(
             style="yellow",
             soft_wrap=True,
         )
-    for _, says in failures:
-        errors.print(f"failed: {says}", style="red", soft_wrap=True)
+    for check in failures:
+        errors.print(f"failed: {check.says}", style="red", soft_wrap=True)
     if failures:
         raise typer.Exit(EXCEEDED)
-    if gates and not as_json:
-        typer.echo(f"not worse: {', '.join(gate.name for gate in gates)}")
+    if checks and not as_json:
+        passed = [gate.name for gate in gates] + ["groups"] * fail_groups
+        typer.echo(f"not worse: {', '.join(passed)}")
+
+
+class Checked(NamedTuple):
+    """A condition of the release, and what is wrong if it failed."""
+
+    option: str
+    name: str  # of the metric or the group
+    wanted: str  # what is required, in words
+    says: str | None  # what is wrong
+
+
+def _choose_group_metrics(names: list[str], gates: list[Gate]) -> list[str] | None:
+    """Return the usual metrics by group and those of the gates; None if that is the default."""
+    usual = [name for name in ("accuracy", "nll", "brier") if name in names]
+    return list(dict.fromkeys([*usual, *(gate.name for gate in gates)])) or None
+
+
+def check_groups(
+    comparison: Comparison, groups: ComparedGroups, gates: list[Gate], fail_on: str
+) -> list[Checked]:
+    """Return a check of each metric that is compared by group, and one for each failing group."""
+    from calibrant.report import formatting
+
+    margins = {gate.name: gate.margin for gate in gates}
+    checks = []
+    for metric in margins or groups.metrics:
+        margin = margins.get(metric)
+        failed = []
+        for group in groups.groups:
+            found = group.differences[metric]
+            if fail_on == "bound" and margin is not None:
+                if not group.may_be_worse(metric, margin):
+                    continue
+                word = f"B may be worse by more than {margin:g}"
+            elif group.find_winner(metric) == "a":
+                word = "B is worse"
+            else:
+                continue
+            where = f"{groups.name} {group.value}"
+            if group.untested is not None:
+                says = f"{where}: {metric} was not tested: {group.untested} (--fail-groups)"
+            else:
+                text = formatting.difference_text(metric, found.difference)
+                interval = _format_interval(comparison, found)
+                says = f"{where}: {word}: {metric} of B − A is {text} ({interval}) (--fail-groups)"
+            failed.append(Checked("--fail-groups", group.value, where, says))
+        if margin is None:
+            wanted = f"{metric} is not shown to be worse in any of {len(groups):,} groups"
+        else:
+            wanted = f"{metric} is worse by at most {margin:g} in each of {len(groups):,} groups"
+        checks += failed or [Checked("--fail-groups", metric, wanted, None)]
+    return checks
+
+
+def _format_interval(comparison: Comparison, difference: Difference) -> str:
+    from calibrant.report import formatting
+
+    interval = formatting.range_text(difference.name, difference.low, difference.high)
+    return f"{formatting.level(comparison.settings)} interval {interval}"
+
+
+def _judge_both(
+    first: Predictions,
+    second: Predictions,
+    join: str,
+    view: str | None,
+    pos_label: int | None,
+    num_bins: int,
+    resamples: int,
+    seed: int,
+) -> list[Any]:
+    """Evaluate both models on the rows that they share, for their verdicts and bins."""
+    from calibrant.evaluation import evaluate
+    from calibrant.evaluation.compare import pair_rows
+
+    return [
+        evaluate(
+            each,
+            metrics=["nll"],
+            num_bins=num_bins,
+            resamples=resamples,
+            seed=seed,
+            view=view,
+            pos_label=pos_label,
+        )
+        for each in pair_rows(first, second, join=join)
+    ]
+
+
+def _write_report(
+    comparison: Comparison,
+    judged: list[Any],
+    checks: list[Checked],
+    path: Path,
+    title: str | None,
+    record: Record,
+) -> None:
+    from calibrant.report import Check, write_comparison
+
+    shown: list[Check] = [Check(check.wanted, check.says) for check in checks]
+    try:
+        write_comparison(
+            comparison,
+            path,
+            before=judged[0],
+            after=judged[1],
+            checks=shown,
+            title=title,
+            record=record,
+        )
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{path}: the report cannot be written: {reason}") from error
 
 
 class Gate(NamedTuple):
@@ -154,28 +342,30 @@ class Gate(NamedTuple):
             )
         return cls(name, margin)
 
-    def check(self, comparison: Comparison) -> tuple[str, str] | None:
-        """Return the metric and a message if B is worse, or may be worse than the margin."""
+    def check(self, comparison: Comparison) -> Checked:
+        """Check that B is not worse, or not by more than the margin."""
+        wanted = f"{self.name} is not shown to be worse"
+        if self.margin is not None:
+            wanted = f"{self.name} is worse by at most {self.margin:g}"
+        return Checked("--fail-worse", self.name, wanted, self._explain(comparison))
+
+    def _explain(self, comparison: Comparison) -> str | None:
+        """Return what is wrong if B is worse, or may be worse than the margin."""
         from calibrant.report import formatting
 
         difference = comparison[self.name]
-        interval = formatting.range_text(self.name, difference.low, difference.high)
-        level = formatting.level(comparison.settings)
         text = formatting.difference_text(self.name, difference.difference)
-        where = f"{self.name} of B − A is {text} ({level} interval {interval})"
+        where = f"{self.name} of B − A is {text} ({_format_interval(comparison, difference)})"
         if self.margin is None:
             if not comparison.is_worse(self.name):
                 return None
-            return self.name, f"B is worse: {where} (--fail-worse)"
+            return f"B is worse: {where} (--fail-worse)"
         if not comparison.may_be_worse(self.name, self.margin):
             return None
         if not difference.is_tested:
             why = comparison.untested or "the difference is not defined"
-            return self.name, f"{self.name} was not tested: {why} (--fail-worse)"
-        return (
-            self.name,
-            f"B may be worse by more than {self.margin:g}: {where} (--fail-worse)",
-        )
+            return f"{self.name} was not tested: {why} (--fail-worse)"
+        return f"B may be worse by more than {self.margin:g}: {where} (--fail-worse)"
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
@@ -220,6 +410,51 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             "plug-in ones too",
             style="dim",
         )
+    if comparison.groups is not None:
+        show_groups(comparison, comparison.groups, console)
+
+
+def show_groups(comparison: Comparison, groups: ComparedGroups, console: Console) -> None:
+    """Print the differences in each group: those that are worse first in choice."""
+    from calibrant.report import formatting
+
+    console.print()
+    console.print(groups.describe(comparison.b), style="bold", soft_wrap=True)
+    for warning in groups.warnings:
+        console.print(f"note: {warning}", style="dim", soft_wrap=True)
+    console.print()
+    worse = {group.value for group, _ in groups.find_worse()}
+    chosen = sorted(groups.groups, key=lambda group: group.value not in worse)[:_MOST_GROUPS]
+    table = make_table()
+    table.add_column(groups.name, style="cyan", overflow="fold", min_width=6)
+    table.add_column("rows", justify="right")
+    for name in groups.metrics:
+        table.add_column(f"{name}, B − A", justify="right")
+    table.add_column("B is")
+    for group in groups.groups:
+        if group not in chosen:
+            continue
+        found = {group.find_winner(name) for name in groups.metrics}
+        words = ["worse"] * ("a" in found) + ["better"] * ("b" in found)
+        table.add_row(
+            group.value,
+            f"{group.num_rows:,}",
+            *(
+                formatting.difference_text(name, group.differences[name].difference)
+                + {"a": " (worse)", "b": " (better)"}.get(group.find_winner(name), "")
+                * (len(groups.metrics) > 1)
+                for name in groups.metrics
+            ),
+            "not tested" if group.untested else " and ".join(words) or "–",
+        )
+    console.print(table)
+    if len(chosen) < len(groups):
+        console.print(
+            f"{len(chosen)} of {len(groups):,} groups; --json and the report list all", style="dim"
+        )
+    console.print(
+        f"worse and better: with Holm's correction for {groups.num_tested} differences", style="dim"
+    )
 
 
 def _describe_rows(comparison: Comparison) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,14 @@ from calibrant.cli.console import (
     make_table,
     show_report_path,
 )
-from calibrant.cli.record import InUse, ModelVersion, RecordOptions, ReportDate, Title
+from calibrant.cli.record import (
+    InUse,
+    ModelVersion,
+    RecordOptions,
+    ReportDate,
+    Title,
+    check_report,
+)
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -181,7 +187,7 @@ def evaluate(
     about = RecordOptions(title, model_version, date, in_use)
     about.check(report)
     if report is not None:
-        _check_report(report)
+        check_report(report)
     if on is None and workers is not None:
         raise InputError("--workers is for a Ray cluster: add --on ray")
     if on is not None:
@@ -508,22 +514,6 @@ def _describe_group(group: Group) -> str:
 
 
 # The report.
-
-
-def _check_report(path: Path) -> None:
-    """Raise an error before the work starts if the report cannot be written."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the report a file name in it")
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(
-            f"{path}: the report is an HTML page: end its name with .html or .htm, found "
-            f"{path.suffix or 'no ending'}"
-        )
-    nearest = next(folder for folder in path.absolute().parents if folder.exists())
-    if not nearest.is_dir():
-        raise InputError(f"{path}: the report cannot be written: {nearest} is not a folder")
-    if not os.access(nearest, os.W_OK):
-        raise InputError(f"{path}: the report cannot be written: no permission in {nearest}")
 
 
 def _write_report(

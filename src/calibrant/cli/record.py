@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -104,12 +105,29 @@ def _describe(role: str, path: Path | Sequence[Path]) -> list[DataFile]:
 
 def _describe_saved(path: Path) -> DataFile:
     """Return a calibrator or rule with its method."""
-    from calibrant.calibrators import Calibrator, load
+    from calibrant.calibrators import Calibrator
+    from calibrant.decisions import load
     from calibrant.report.record import DataFile, hash_file
 
-    loaded: object = load(path)
+    loaded = load(path)
     if not isinstance(loaded, Calibrator):
         return DataFile("rule", path.name, hash_file(path), note=str(loaded).partition("\n")[0])
     rows = loaded.summary_.get("rows")
     fitted = f", fitted on {rows:,} rows" if isinstance(rows, int) else ""
     return DataFile("calibrator", path.name, hash_file(path), note=f"{loaded.name}{fitted}")
+
+
+def check_report(path: Path) -> None:
+    """Raise an error before the work starts if the report cannot be written."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the report a file name in it")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"{path}: the report is an HTML page: end its name with .html or .htm, found "
+            f"{path.suffix or 'no ending'}"
+        )
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not nearest.is_dir():
+        raise InputError(f"{path}: the report cannot be written: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK):
+        raise InputError(f"{path}: the report cannot be written: no permission in {nearest}")

@@ -1,6 +1,12 @@
 """Evaluation: figures with honest intervals, tables, comparisons and a verdict in words."""
 
-from calibrant.evaluation.compare import Comparison, Difference, compare
+from calibrant.evaluation.compare import (
+    ComparedGroup,
+    ComparedGroups,
+    Comparison,
+    Difference,
+    compare,
+)
 from calibrant.evaluation.evaluate import (
     DEFAULT_METRICS,
     EVENT_METRICS,
@@ -18,6 +24,8 @@ from calibrant.evaluation.verdict import Tolerance, Verdict
 __all__ = [
     "DEFAULT_METRICS",
     "EVENT_METRICS",
+    "ComparedGroup",
+    "ComparedGroups",
     "Comparison",
     "Difference",
     "Evaluation",

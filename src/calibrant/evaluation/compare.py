@@ -19,9 +19,9 @@ Rows of a cluster are drawn, left out and swapped together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,8 @@ from calibrant.evaluation.evaluate import (
     name_event,
     row_options,
 )
+from calibrant.evaluation.groups.files import GroupValues, check_groups
+from calibrant.evaluation.groups.value import FEWEST
 from calibrant.evaluation.intervals import (
     Plan,
     Units,
@@ -148,6 +150,112 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class ComparedGroup:
+    """The differences among the rows of one group.
+
+    Args:
+        value: The group.
+        num_rows: The number of its rows.
+        differences: Those of the metrics that are compared by group; untested ones of NaN p-value.
+        p_adjusted: Their p-values after Holm's correction for all groups and metrics; None where
+            nothing was tested.
+        alpha: The probability of any false finding in all groups and metrics.
+        untested: Why nothing was tested; None if something was.
+    """
+
+    value: str
+    num_rows: int
+    differences: dict[str, Difference]
+    p_adjusted: dict[str, float | None]
+    alpha: float
+    untested: str | None = None
+
+    def find_winner(self, metric: str) -> str:
+        """Return the set that is shown to be better, "a" or "b", else "neither".
+
+        Args:
+            metric: The name of a metric that is compared by group.
+        """
+        p_value = self.p_adjusted[metric]
+        if p_value is None or p_value >= self.alpha:
+            return "neither"
+        return self.differences[metric].winner
+
+    def may_be_worse(self, metric: str, margin: float) -> bool:
+        """Return whether the interval leaves room for B being worse by more than a margin.
+
+        Args:
+            metric: The name of a metric that is compared by group.
+            margin: How much worse is tolerated, on the scale of the metric.
+        """
+        difference = self.differences[metric]
+        return not (difference.is_tested and difference.harm[1] <= margin)
+
+
+@dataclass(frozen=True)
+class ComparedGroups:
+    """The differences in every group. Holm's correction counts all groups and metrics.
+
+    Args:
+        name: What the groups are.
+        metrics: The metrics that are compared by group.
+        groups: The groups by name; dates are so in their order.
+        num_tested: How many differences the correction counts.
+        warnings: What could not be checked of the groups.
+    """
+
+    name: str
+    metrics: tuple[str, ...]
+    groups: tuple[ComparedGroup, ...]
+    num_tested: int
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def find_worse(self, metric: str | None = None) -> list[tuple[ComparedGroup, str]]:
+        """Return groups and metrics in which B is shown to be worse.
+
+        Args:
+            metric: A metric that is compared by group. Default: None (all of them).
+        """
+        return self._find("a", metric)
+
+    def find_better(self, metric: str | None = None) -> list[tuple[ComparedGroup, str]]:
+        """Return groups and metrics in which B is shown to be better.
+
+        Args:
+            metric: A metric that is compared by group. Default: None (all of them).
+        """
+        return self._find("b", metric)
+
+    def _find(self, winner: str, metric: str | None) -> list[tuple[ComparedGroup, str]]:
+        metrics = self.metrics if metric is None else (metric,)
+        return [
+            (group, name)
+            for group in self.groups
+            for name in metrics
+            if group.find_winner(name) == winner
+        ]
+
+    def describe(self, new: str) -> str:
+        """Return in how many groups a set is shown to be worse and better, in a sentence.
+
+        Args:
+            new: The name of set B.
+        """
+        parts = []
+        for found, word in ((self.find_worse(), "worse"), (self.find_better(), "better")):
+            count = len({group.value for group, _ in found})
+            names = ", ".join(dict.fromkeys(name for _, name in found))
+            if count:
+                parts.append(f"{word} in {count:,} of {len(self):,} ({names})")
+        if not parts:
+            return f"By {self.name}, no difference is shown in any of {len(self):,} groups."
+        return f"By {self.name}, {new} is {' and '.join(parts)}."
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The differences between two sets of predictions of the same rows."""
 
@@ -164,6 +272,7 @@ class Comparison:
     untested: str | None = None  # why nothing was tested
     notes: tuple[str, ...] = ()
     caveat: str | None = None  # what is assumed where no clusters were given
+    groups: ComparedGroups | None = None  # None unless groups were given
 
     def __getitem__(self, name: str) -> Difference:
         if name not in self.differences:
@@ -267,9 +376,15 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON can hold; undefined values are None."""
+        groups: dict[str, Any] | None = None
+        if self.groups is not None:
+            groups = {**asdict(self.groups), "headline": self.groups.describe(self.b)}
+            for record, group in zip(groups["groups"], self.groups.groups, strict=True):
+                record["shown"] = {name: group.find_winner(name) for name in self.groups.metrics}
         plain: dict[str, Any] = make_plain(
             {
                 **asdict(self),
+                "groups": groups,
                 "differences": self._records(),
                 "shown": sorted(self.shown),
                 "corrected_for": self.num_tested,
@@ -296,6 +411,8 @@ def compare(
     view: str | None = None,
     pos_label: int | None = None,
     join: str = "exact",
+    groups: Any = None,
+    group_metrics: Sequence[str] | None = None,
 ) -> Comparison:
     """Compare two sets of predictions of the same rows, b against a.
 
@@ -320,26 +437,100 @@ def compare(
         pos_label: The positive class of two; class 1 if None.
         join: ``"exact"``: both sets must hold the same ids. ``"inner"``: rows whose id only one
             set has are left out, and counted in ``Comparison.notes``.
+        groups: The group of each row of ``a``, to compare the sets in each group too: a column of
+            `read_groups`, a Series or any sequence. Default: None (no groups).
+        group_metrics: The metrics to compare by group, among ``metrics``. Default: None (of
+            accuracy, NLL and Brier score those that are compared, for events the latter two:
+            means of rows, which few rows are enough for).
     """
     if not 0 < confidence_level < 1:
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
-    a, b, notes = _pair_rows(a.in_memory(), b.in_memory(), join)
-    task, num_rows = a.task, a.num_rows
+    a, b = a.in_memory(), b.in_memory()
+    values = None if groups is None else check_groups(groups, a)
+    if values is None and group_metrics is not None:
+        raise InputError("group_metrics needs groups")
+    a, b, notes, kept = _pair_rows(a, b, join)
     caveat = INDEPENDENCE if a.clusters is None and not a.is_dense else None
-    if task == "multilabel":
-        a, b = a.to_events(), b.to_events()
-    positive = choose_positive(a, view, pos_label)
-    event = None if positive is None else name_event(a, positive)
+    rows_a, rows_b = (each.to_events() if a.task == "multilabel" else each for each in (a, b))
+    positive = choose_positive(rows_a, view, pos_label)
+    event = None if positive is None else name_event(rows_a, positive)
     if metrics is None:
         metrics = default_compared(a, view=view, pos_label=pos_label)
     measures = choose_measures(metrics, num_bins, event=event)
     plan = Plan(confidence_level, resamples, seed)
+    found = _compare_rows(
+        rows_a, rows_b, measures, plan, positive, closed=event is not None, progress=progress
+    )
+    names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
+    for side, name in zip(found.sides, names, strict=True):
+        notes += tuple(side.describe_infinite(name))
+    compared_groups = None
+    if values is not None:
+        chosen = _choose_group_metrics(group_metrics, measures, is_event=event is not None)
+        codes = values.codes if kept is None else values.codes[kept]
+        compared_groups = _compare_groups(
+            a,
+            b,
+            values._replace(codes=codes),
+            {name: measures[name] for name in chosen},
+            plan,
+            positive,
+        )
+    return Comparison(
+        *names,
+        a.num_rows,
+        found.differences,
+        {"confidence_level": confidence_level, "resamples": resamples, "seed": seed},
+        task=a.task,
+        view="top" if event is None else "events",
+        event=event,
+        num_clusters=found.num_clusters,
+        weighted=found.weighted,
+        untested=found.untested,
+        notes=notes,
+        caveat=caveat,
+        groups=compared_groups,
+    )
+
+
+class _Compared(NamedTuple):
+    """The differences of two sets of the same rows, and what was tested."""
+
+    sides: list[_Side]
+    differences: dict[str, Difference]
+    num_clusters: int | None
+    weighted: bool
+    untested: str | None
+
+
+def _compare_rows(
+    a: Predictions,
+    b: Predictions,
+    measures: dict[str, Measure],
+    plan: Plan,
+    positive: int | None,
+    *,
+    closed: bool,
+    progress: bool = False,
+    swaps: int = _SWAPS,
+) -> _Compared:
+    """Compare two sets of the same rows in the same order.
+
+    Args:
+        a: The baseline.
+        b: The other set.
+        measures: The metrics.
+        plan: The level, resamples and seed.
+        positive: The class whose probability is judged; None for the predicted class.
+        closed: Whether means are judged by influences even where rows could be resampled.
+        progress: Show progress on the terminal.
+        swaps: The number of swaps of a test of means.
+    """
     units = _number_clusters(find_units(a))
     tested = not has_few_clusters(units.clusters)
     sides = [_Side(predictions, measures, plan, units, positive) for predictions in (a, b)]
-    pair = _Pair(sides, measures, plan, units, is_event=event is not None)
+    pair = _Pair(sides, measures, plan, units, closed=closed, swaps=swaps)
     found = pair.find_intervals(progress) if tested else {}
-    names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
     differences = {}
     for name, measure in measures.items():
         (value_a, best_a), (value_b, best_b) = (side.figures[name] for side in sides)
@@ -360,27 +551,97 @@ def compare(
             measure.better,
             *(side.corrected.get(name) for side in sides),
         )
-    for side, name in zip(sides, names, strict=True):
-        notes += tuple(side.describe_infinite(name))
     num_clusters = None if units.clusters is None else int(units.clusters.max()) + 1
     what = "images" if a.is_dense and a.clusters is None else "clusters"
-    return Comparison(
-        *names,
-        num_rows,
-        differences,
-        {"confidence_level": confidence_level, "resamples": resamples, "seed": seed},
-        task=task,
-        view="top" if event is None else "events",
-        event=event,
-        num_clusters=num_clusters,
-        weighted=units.weights is not None,
-        untested=None
-        if tested
-        else f"the rows lie in {num_clusters} {what}, and fewer than {FEWEST_CLUSTERS} show too "
-        "little of how much they differ",
-        notes=notes,
-        caveat=caveat,
+    untested = (
+        f"the rows lie in {num_clusters} {what}, and fewer than {FEWEST_CLUSTERS} show too "
+        "little of how much they differ"
     )
+    return _Compared(
+        sides,
+        differences,
+        num_clusters,
+        units.weights is not None,
+        None if tested else untested,
+    )
+
+
+def _choose_group_metrics(
+    wanted: Sequence[str] | None, measures: dict[str, Measure], *, is_event: bool
+) -> tuple[str, ...]:
+    """Return the metrics that are compared by group."""
+    if wanted is None:
+        usual = ("nll", "brier") if is_event else ("accuracy", "nll", "brier")
+        return tuple(name for name in usual if name in measures) or (next(iter(measures)),)
+    for name in wanted:
+        if name not in measures:
+            raise no_such("compared metric", name, list(measures))
+    if not wanted:
+        raise InputError("group_metrics must name a metric, found none")
+    return tuple(dict.fromkeys(wanted))
+
+
+def _compare_groups(
+    a: Predictions,
+    b: Predictions,
+    values: GroupValues,
+    measures: dict[str, Measure],
+    plan: Plan,
+    positive: int | None,
+) -> ComparedGroups:
+    """Compare two sets in every group that has rows."""
+    present = [place for place in range(len(values.names)) if (values.codes == place).any()]
+    # Swaps can show a p-value of 1/swaps at best, which Holm's correction multiplies.
+    swaps = max(_SWAPS, round(100 * len(present) * len(measures) / (1 - plan.level) / 20))
+    alpha = round(1 - plan.level, 12)
+    found, p_values = [], []
+    for place in present:
+        rows = np.flatnonzero(values.codes == place)
+        sides = [each.take(rows) for each in (a, b)]
+        if a.task == "multilabel":
+            sides = [each.to_events() for each in sides]
+        counted = _count_labelled(sides[0])
+        if counted:
+            each = _compare_rows(
+                sides[0], sides[1], measures, plan, positive, closed=True, swaps=swaps
+            )
+            differences, untested = each.differences, each.untested
+        else:
+            differences, untested = {}, "no row has a label that counts"
+        if untested is None and not a.is_dense and counted < FEWEST:
+            untested = f"fewer than {FEWEST} rows"
+        if untested is not None:
+            differences = {
+                name: replace(each, low=-np.inf, high=np.inf, p_value=float("nan"))
+                for name, each in differences.items()
+            }
+        found.append((values.names[place], len(rows), differences, untested))
+        p_values += [
+            differences[name].p_value
+            if name in differences
+            and measures[name].better != "neither"
+            and differences[name].is_tested
+            else None
+            for name in measures
+        ]
+    tested = [p_value for p_value in p_values if p_value is not None]
+    corrected = iter(holm(tested))
+    adjusted = iter([None if p_value is None else next(corrected) for p_value in p_values])
+    groups = []
+    for name, num_rows, differences, untested in found:
+        own = {metric: next(adjusted) for metric in measures}
+        if differences:
+            groups.append(ComparedGroup(name, num_rows, differences, own, alpha, untested))
+    return ComparedGroups(
+        values.title, tuple(measures), tuple(groups), len(tested), values.warnings
+    )
+
+
+def _count_labelled(predictions: Predictions) -> int:
+    """Return the number of rows, or pixels, whose label counts."""
+    labels = as_numpy(predictions.known_labels)
+    ignored = predictions.ignore_index
+    return int(labels.size if ignored is None else (labels != ignored).sum())
 
 
 def default_compared(
@@ -511,15 +772,16 @@ class _Pair:
         plan: Plan,
         units: Units,
         *,
-        is_event: bool,
+        closed: bool,
+        swaps: int,
     ) -> None:
         self.sides, self.measures, self.plan, self.units = sides, measures, plan, units
-        self.closed = is_event or not units.plain  # else rows are resampled where they can be
+        self.closed = closed or not units.plain  # else rows are resampled where they can be
+        self.swaps = swaps
+        # Of many groups, swaps are left out where they could not change what is shown.
+        self.swap_below = 1.0 if swaps == _SWAPS else 1 - plan.level
         self.how: dict[str, Any] = {"weights": units.weights, "clusters": units.clusters}
-        labels = as_numpy(sides[0].predictions.known_labels)
-        counted = int(np.prod(labels.shape))  # pixels of dense predictions
-        if sides[0].predictions.ignore_index is not None:
-            counted -= int((labels == sides[0].predictions.ignore_index).sum())
+        counted = _count_labelled(sides[0].predictions)
         self.num_rows = counted
         self.num_units = counted if units.clusters is None else int(units.clusters.max()) + 1
         # Of the spread of resampled sets; that of many plain rows is as good as known.
@@ -575,10 +837,12 @@ class _Pair:
             values[0], influences[0], values[1], influences[1], level=self.plan.level, **self.how
         )
         p_value = pair.p_value
-        if 0 < p_value < 1:
+        if 0 < p_value < self.swap_below:
             # Rows' shares in the difference: their mean is the difference.
             shares = pair.difference + influences[1] - influences[0]
-            p_value = max(p_value, swap_test(shares, draws=_SWAPS, seed=self.plan.seed, **self.how))
+            p_value = max(
+                p_value, swap_test(shares, draws=self.swaps, seed=self.plan.seed, **self.how)
+            )
         return stretch_interval(pair.low, pair.high, p_value, self.plan.level)
 
     def _leave_out(self, name: str, measure: Measure) -> Ends:
@@ -687,10 +951,22 @@ class _Pair:
 # Which row of one set is which of the other.
 
 
+def pair_rows(a: Predictions, b: Predictions, *, join: str = "exact") -> list[Predictions]:
+    """Return two sets with the same rows in the same order, as `compare` pairs them.
+
+    Args:
+        a: The baseline.
+        b: The other set.
+        join: As in `compare`. Default: 'exact'.
+    """
+    return list(_pair_rows(a.in_memory(), b.in_memory(), join)[:2])
+
+
 def _pair_rows(
     a: Predictions, b: Predictions, join: str
-) -> tuple[Predictions, Predictions, tuple[str, ...]]:
-    """Return both sets with the same rows in the same order, and notes on what was left out."""
+) -> tuple[Predictions, Predictions, tuple[str, ...], NDArray[np.int64] | None]:
+    """Return both sets with the same rows in the same order, notes on what was left out, and which
+    rows of ``a`` these are (None: all, in their order)."""
     if join not in ("exact", "inner"):
         raise InputError(f"join must be 'exact' or 'inner', found {join!r}")
     if a.task != b.task:
@@ -698,24 +974,25 @@ def _pair_rows(
             f"both sets must be of the same kind: {a.name} holds {a.task}, {b.name} {b.task}"
         )
     notes: tuple[str, ...] = ()
+    kept: NDArray[np.int64] | None = None
     if a.ids is not None and b.ids is not None:
-        a, b, notes = _join_ids(a, b, join)
+        a, b, notes, kept = _join_ids(a, b, join)
     elif join == "inner":
         without = " and ".join(each.name for each in (a, b) if each.ids is None)
         raise InputError(f"join='inner' (--join inner) needs ids in both sets: {without} has none")
     _check_same_rows(a, b)
-    return (*_share_units(a, b), notes)
+    return (*_share_units(a, b), notes, kept)
 
 
 def _join_ids(
     a: Predictions, b: Predictions, join: str
-) -> tuple[Predictions, Predictions, tuple[str, ...]]:
-    """Return the rows that both sets have, in the order of ``a``."""
+) -> tuple[Predictions, Predictions, tuple[str, ...], NDArray[np.int64] | None]:
+    """Return the rows that both sets have in the order of ``a``, and which of its rows they are."""
     left, right = np.asarray(a.ids), np.asarray(b.ids)
     if left.dtype.kind != right.dtype.kind:  # one file holds them as text, the other as numbers
         left, right = left.astype(str), right.astype(str)
     if left.shape == right.shape and bool((left == right).all()):
-        return a, b, ()
+        return a, b, (), None
     for ids, each in ((left, a), (right, b)):
         unique, repeats = np.unique(ids, return_counts=True)
         if twice := unique[repeats > 1].tolist():
@@ -742,7 +1019,8 @@ def _join_ids(
             f"both sets must hold the same rows: {'; '.join(counts)}; to compare the "
             f"{len(rows_a):,} rows of both, use join='inner' (--join inner)"
         )
-    return a.take(rows_a), b.take(rows_b), tuple(f"left out: {text}" for text in counts)
+    left_out = tuple(f"left out: {text}" for text in counts)
+    return a.take(rows_a), b.take(rows_b), left_out, rows_a
 
 
 def _check_same_rows(a: Predictions, b: Predictions) -> None:

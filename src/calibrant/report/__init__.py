@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calibrant.report.comparison_page import Check, render_comparison, write_comparison
 from calibrant.report.comparison_tables import Alternatives
 from calibrant.report.page import render, write
 from calibrant.report.pictures import (
@@ -17,6 +18,7 @@ from calibrant.report.record import DataFile, Record, describe_file, make_record
 
 __all__ = [
     "Alternatives",
+    "Check",
     "DataFile",
     "Record",
     "class_calibration",
@@ -28,6 +30,8 @@ __all__ = [
     "plot_reliability",
     "reliability_diagram",
     "render",
+    "render_comparison",
     "risk_coverage_curve",
     "write",
+    "write_comparison",
 ]

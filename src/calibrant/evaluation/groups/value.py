@@ -46,6 +46,17 @@ _DATES = tuple(
 LOOKS_OFF = "looks off, more rows are needed"  # beside a finding of too few rows
 
 
+def are_dates(names: Sequence[str]) -> bool:
+    """Return whether several names are dates of one form: a year, quarter, month, week or day.
+
+    Args:
+        names: The names of groups.
+    """
+    return len(names) > 1 and any(
+        all(pattern.fullmatch(name) for name in names) for pattern in _DATES
+    )
+
+
 @dataclass(frozen=True)
 class Group:
     """The figures of one group; without intervals, its ends, p-values and finding are None.
@@ -155,9 +166,7 @@ class Groups:
     @property
     def are_dates(self) -> bool:
         """Return whether every group is a date of one form: a year, quarter, month, week, day."""
-        return len(self) > 1 and any(
-            all(pattern.fullmatch(group.value) for group in self.groups) for pattern in _DATES
-        )
+        return are_dates([group.value for group in self.groups])
 
     @property
     def in_order(self) -> list[Group]:
