@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=SIZES[-1], help="Rows; larger sizes are left.")
     parser.add_argument("--real", type=int, default=10_000_000, help="Rows that are not links.")
     parser.add_argument("--task", choices=FILE_ROWS, action="append")
+    parser.add_argument("--figures", choices=FIGURES, action="append")
     parser.add_argument("--one", nargs=4, metavar=("FOLDER", "TASK", "FIGURES", "ON"))
     given = parser.parse_args()
     if given.one:
@@ -113,7 +114,7 @@ def main() -> None:
     found = json.loads(given.results.read_text()) if given.results.exists() else {}
     for rows in SIZES:
         for task in given.task or FILE_ROWS:
-            for figures in FIGURES:
+            for figures in given.figures or FIGURES:
                 key = f"{task}/{figures}/local/{rows}"
                 if key in found or rows > given.most:
                     continue

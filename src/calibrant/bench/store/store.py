@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.store.rows import SCHEMA, Row
 from calibrant.bench.suite.spec import FAILED, MARK, SECONDS
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 IDENTITY = ["key", "part", "calibrator", "metric"]
 NUMBERS = ("value", "seconds")  # columns that hardly repeat
+_TEXTS = [name for name, kind in SCHEMA.items() if kind == "string"]
 # (part, calibrator, metric) of rows that record measurements, with their time and value.
 Marks = dict[tuple[str, ...], tuple[str, float]]
 ALL = "all"  # in place of a key, in the name of a file with many runs
@@ -149,10 +152,10 @@ class Store:
 
     def _read_table(self, path: Path) -> Any | None:
         if path.name not in self._tables:
-            content = self._read_content(path)
-            if content is None:
+            whole = self._read_whole(path)
+            if whole is None:
                 return None
-            self._tables[path.name] = _parse_file(content)
+            self._tables[path.name] = whole[1]
         return self._tables[path.name]
 
     def _read_marks(self, path: Path) -> dict[str, Marks]:
@@ -165,7 +168,8 @@ class Store:
             import pyarrow.compute as compute
 
             by_key: dict[str, Marks] = {}
-            is_mark = compute.is_in(table.column("metric"), pyarrow.array([MARK, FAILED]))
+            metric = table.column("metric").cast(pyarrow.string())
+            is_mark = compute.is_in(metric, pyarrow.array([MARK, FAILED]))
             columns = ["key", "part", "calibrator", "metric", "written", "value"]
             for row in table.select(columns).filter(is_mark).to_pylist():
                 key, *place, written, value = row.values()
@@ -176,12 +180,18 @@ class Store:
 
     def _read_content(self, path: Path) -> bytes | None:
         """Read a file; None if it is gone (compacted meanwhile) or damaged."""
+        whole = self._read_whole(path)
+        return None if whole is None else whole[0]
+
+    def _read_whole(self, path: Path) -> tuple[bytes, Any] | None:
+        """Read a file and its table; None if it is gone (compacted meanwhile) or damaged."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             return None
-        if _is_whole(path.name, content):
-            return content
+        table = _parse_whole(path.name, content)
+        if table is not None:
+            return content, table
         aside = path.with_name(f"{path.name}.damaged")
         try:
             os.replace(path, aside)
@@ -199,21 +209,33 @@ def _digest(content: bytes) -> str:
 
 
 def _is_whole(name: str, content: bytes) -> bool:
+    return _parse_whole(name, content) is not None
+
+
+def _parse_whole(name: str, content: bytes) -> Any | None:
+    """Return the table of a file whose name has the digest of its content; None if damaged."""
     key, _, digest = name.removesuffix(".parquet").rpartition("-")
-    return bool(key) and digest == _digest(content) and _parse_file(content) is not None
+    return _parse_file(content) if key and digest == _digest(content) else None
 
 
 def _parse_file(content: bytes) -> Any | None:
-    """Parse a table with the columns of `SCHEMA`; None if it has others, or is no table."""
+    """Parse a table with the columns of `SCHEMA`; None if it has others, or is no table.
+
+    Texts stay places in a list of different texts: a run's settings stand in all of its rows.
+    """
     import pyarrow
     import pyarrow.parquet as parquet
 
     try:
         # A single thread, because a forked process must not start pyarrow's threads.
-        with parquet.ParquetFile(io.BytesIO(content), pre_buffer=False) as file:
+        with parquet.ParquetFile(
+            io.BytesIO(content), pre_buffer=False, read_dictionary=_TEXTS
+        ) as file:
             check_parquet(file.metadata, list(SCHEMA), len(content))
             table = file.read(use_threads=False)
-        return table.select(list(SCHEMA)).cast(_schema())
+        kinds = [_encoded(table.schema.field(name)) for name in SCHEMA]
+        schema = pyarrow.schema(list(zip(SCHEMA, kinds, strict=True)))
+        return table.select(list(SCHEMA)).cast(schema)
     except (pyarrow.ArrowException, OSError, KeyError, ValueError):
         return None
 
@@ -253,12 +275,62 @@ def _lighten(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**single, written=last)
 
 
-def _frame(tables: Sequence[Any]) -> pd.DataFrame:
+def _encoded(field: Any) -> Any:
+    """Return the type of a column in memory."""
     import pyarrow
 
-    whole = pyarrow.concat_tables([_schema().empty_table(), *tables])
-    frame: pd.DataFrame = whole.to_pandas()
-    # Equal times are ordered by value, so that the order of files does not matter.
-    frame = frame.sort_values(["written", *IDENTITY, "value"], kind="stable")
-    frame = frame.drop_duplicates(IDENTITY, keep="last")
-    return frame.sort_values(IDENTITY, kind="stable").reset_index(drop=True)
+    kind = getattr(pyarrow, SCHEMA[field.name])()
+    is_text = field.name in _TEXTS and pyarrow.types.is_dictionary(field.type)
+    return pyarrow.dictionary(pyarrow.int32(), kind) if is_text else kind
+
+
+def _frame(tables: Sequence[Any]) -> pd.DataFrame:
+    """Join tables, ordered by identity; of rows of one identity the latest stays."""
+    import pandas as pd
+
+    texts = {name: _join_texts(tables, name) for name in _TEXTS}
+    numbers = {
+        name: np.concatenate(
+            [np.empty(0, dtype=kind), *(t.column(name).to_numpy() for t in tables)]
+        )
+        for name, kind in SCHEMA.items()
+        if name not in _TEXTS
+    }
+    # Lists of texts are sorted: their places sort as they do. Equal times are ordered by value,
+    # so that the order of files does not matter.
+    identity = np.zeros(len(numbers["value"]), dtype=np.int64)
+    for name in IDENTITY:
+        names, place = texts[name]
+        identity = identity * max(len(names), 1) + place
+    order = np.lexsort((numbers["value"], texts["written"][1], identity))
+    last = np.ones(len(order), dtype=bool)
+    np.not_equal(identity[order[1:]], identity[order[:-1]], out=last[:-1])
+    order = order[last]
+    columns: dict[str, Any] = {}
+    for name in SCHEMA:
+        if name in _TEXTS:
+            names, place = texts[name]
+            # Objects: rows share their texts, which a column of text would copy.
+            columns[name] = pd.Series(names[place[order]], dtype=object)
+        else:
+            columns[name] = numbers[name][order]
+    return pd.DataFrame(columns)
+
+
+def _join_texts(tables: Sequence[Any], name: str) -> tuple[Any, Any]:
+    """Return the different texts of a column, sorted, and the place of each row in them."""
+    import pyarrow
+
+    chunks = [
+        chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        for table in tables
+        for chunk in table.column(name).chunks
+    ]
+    lists = [chunk.dictionary.to_pylist() for chunk in chunks]
+    names = sorted(set().union(*lists)) if lists else []
+    number = {text: place for place, text in enumerate(names)}
+    places = [np.empty(0, dtype=np.int32)]
+    for chunk, own in zip(chunks, lists, strict=True):
+        moved = np.array([number[text] for text in own], dtype=np.int32)
+        places.append(moved[chunk.indices.to_numpy(zero_copy_only=False)])
+    return np.array(names, dtype=object), np.concatenate(places)
