@@ -18,7 +18,7 @@ from calibrant._version import __version__
 if TYPE_CHECKING:
     from calibrant.calibrators import attach, calibrate
     from calibrant.core.errors import InputError
-    from calibrant.decisions import decide, load, prediction_sets
+    from calibrant.decisions import adapt, decide, evaluate_unlabelled, load, prediction_sets
     from calibrant.evaluation import (
         Evaluation,
         bootstrap_interval,
@@ -35,6 +35,7 @@ __all__ = [
     "Monitor",
     "Predictions",
     "__version__",
+    "adapt",
     "attach",
     "bootstrap_interval",
     "calibrate",
@@ -42,6 +43,7 @@ __all__ = [
     "decide",
     "evaluate",
     "evaluate_shards",
+    "evaluate_unlabelled",
     "load",
     "prediction_sets",
 ]
@@ -52,6 +54,7 @@ _HOME = {
     "InputError": "calibrant.core.errors",
     "Monitor": "calibrant.monitor",
     "Predictions": "calibrant.predictions",
+    "adapt": "calibrant.decisions",
     "attach": "calibrant.calibrators",
     "bootstrap_interval": "calibrant.evaluation",
     "calibrate": "calibrant.calibrators",
@@ -59,6 +62,7 @@ _HOME = {
     "decide": "calibrant.decisions",
     "evaluate": "calibrant.evaluation",
     "evaluate_shards": "calibrant.evaluation",
+    "evaluate_unlabelled": "calibrant.decisions",
     "load": "calibrant.decisions",
     "prediction_sets": "calibrant.decisions",
 }

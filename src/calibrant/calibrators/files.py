@@ -27,6 +27,7 @@ from calibrant._version import __version__
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.fitted_rows import FittedRows
 from calibrant.calibrators.methods.by_label import ByLabel
+from calibrant.calibrators.methods.prior_shift import PriorShift
 from calibrant.calibrators.registry import CALIBRATORS, get
 from calibrant.core.errors import InputError, first
 from calibrant.core.files import replace_file
@@ -41,6 +42,11 @@ ENDING = ".safetensors"
 _KEY = "calibrant.calibrator"  # key in the metadata of the file
 _NOT_FINITE = "$float"  # JSON has no infinity and no NaN
 _MOST_CLASSES = 1 << 24
+# Made from other calibrators, which they hold; nobody chooses them by name.
+_HOLDERS: dict[str, type[ByLabel] | type[PriorShift]] = {
+    ByLabel.name: ByLabel,
+    PriorShift.name: PriorShift,
+}
 
 
 def save(
@@ -99,7 +105,7 @@ def make_header(calibrator: Calibrator, class_names: Sequence[str] | None = None
             "state_dict()"
         )
     names = calibrator.class_names_ if class_names is None else class_names
-    newer = calibrator.for_events_ or calibrator.takes_labels
+    newer = calibrator.for_events_ or calibrator.name in _HOLDERS
     header = {
         "format": FORMAT if newer else CLASSES_FORMAT,
         "version": __version__,
@@ -152,7 +158,7 @@ def compute_digest(text: str, tensors: dict[str, Tensor]) -> str:
 def _check_registered(calibrator: Calibrator) -> None:
     """Raise an error that says what to do if no name stands for the class of a calibrator."""
     name = getattr(calibrator, "name", None)
-    if name == ByLabel.name or (isinstance(name, str) and name in CALIBRATORS):
+    if name in _HOLDERS or (isinstance(name, str) and name in CALIBRATORS):
         return
     raise InputError(
         f"{type(calibrator).__name__} is not registered, so its file could not be loaded: put "
@@ -172,8 +178,8 @@ def _name_owner(method: str) -> str | None:
 
 
 def _make(method: str, options: dict[str, Any]) -> Calibrator:
-    """Make a fresh calibrator; that of many labels a row is not chosen by name."""
-    return ByLabel(**options) if method == ByLabel.name else get(method, **options)
+    """Make a fresh calibrator."""
+    return _HOLDERS[method](**options) if method in _HOLDERS else get(method, **options)
 
 
 def _count_names(calibrator: Calibrator, names: Sequence[str] | None) -> int:
@@ -273,7 +279,7 @@ def _check_header(header: dict[str, Any]) -> None:
     for key, kind in wanted.items():
         if not isinstance(header.get(key), kind):  # type: ignore[arg-type]
             raise InputError(f"damaged: its {key} cannot be {header.get(key)!r:.80}")
-    if header["method"] not in CALIBRATORS and header["method"] != ByLabel.name:
+    if header["method"] not in CALIBRATORS and header["method"] not in _HOLDERS:
         written = f"{header.get('version', '(unknown)')!s:.40}"
         if isinstance(header.get("plugin"), str):
             # The file only names the plugin: nothing that a file names is ever imported.
@@ -321,7 +327,10 @@ def _check_options(method: str, options: dict[str, Any]) -> None:
             raise InputError(f"{method} has no option {name!r:.80}, only {first(known, 20)}")
         if not fits_hint(value, hints.get(name, Any)):
             raise InputError(f"the option {name} of {method} cannot be {value!r:.80}")
-    for member in options.get("members", ()) if method == ByLabel.name else ():
+    members = options.get("members", ()) if method == ByLabel.name else ()
+    if method == PriorShift.name:
+        members = [options.get("member")]
+    for member in members:
         part = member.get("method") if isinstance(member, dict) else None
         if not isinstance(part, str) or part not in CALIBRATORS:
             raise InputError(f"damaged: no member of {method} can be {member!r:.80}")

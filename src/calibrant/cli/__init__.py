@@ -14,6 +14,7 @@ import typer
 
 from calibrant._version import __version__
 from calibrant.cli import (
+    adapt,
     bench,
     bench_choices,
     bench_transport,
@@ -83,6 +84,7 @@ for function in (
     fit.rank,
     decide.decide,
     decide.sets,
+    adapt.adapt,
     monitor.monitor,
     train.train,
     train.demo,

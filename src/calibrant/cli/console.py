@@ -149,6 +149,7 @@ def name_options(message: str) -> str:
     message = re.sub(r"\b(say|pass|give|set|use) --(?=logits|probs)", "add --", message)
     message = re.sub(r"\b(by|guarantee)='(\w+)'", r"--\1 \2", message)
     message = message.replace("drop_unlabelled=True", "--drop-unlabelled")
+    message = message.replace("force=True", "--force")
     message = re.sub(
         r"\b(max_error|min_precision|min_recall|max_weight|max_cluster_size|confidence_level)(=?)",
         lambda match: f"--{match[1].replace('_', '-')}{' ' if match[2] else ''}",

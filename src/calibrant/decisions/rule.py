@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from calibrant._version import __version__
 from calibrant.calibrators import files
 from calibrant.calibrators.base import Calibrator, rows_of
-from calibrant.calibrators.fitted_rows import describe_rows
+from calibrant.calibrators.fitted_rows import FittedRows, describe_rows
 from calibrant.calibrators.rank import apply
 from calibrant.calibrators.registry import get
 from calibrant.core.errors import InputError
@@ -350,11 +350,7 @@ def prepare(
         held = held.take(kept)
     held = replace(held, ignore_index=-1 if held.task == "events" else None)
     if calibrator is None:
-        width = 1 if held.task == "events" else held.num_classes
-        calibrator = get("identity", from_logits=held.is_logits)
-        calibrator.load_state_dict({"num_classes_": torch.tensor(width)})
-        named = held.task == "events" and held.event is not None
-        calibrator.class_names_ = (str(held.event),) if named else held.class_names
+        calibrator = make_identity(held)
     elif not calibrator.is_fitted:
         raise InputError(f"{calibrator.name} is not fitted: call fit first")
     else:
@@ -370,13 +366,27 @@ def prepare(
         MadeOn(
             name=predictions.name,
             num_rows=len(kept),
-            digest=describe_rows(_as_rows(held)).digest,
+            digest=describe_source(held).digest,
             num_clusters=None if held.clusters is None else len(np.unique(held.clusters)),
             weighted=held.weights is not None,
             date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
             version=__version__,
         ),
     )
+
+
+def make_identity(held: Predictions) -> Calibrator:
+    """Return the calibrator that leaves scores as they are.
+
+    Args:
+        held: Predictions of the kind that it takes.
+    """
+    width = 1 if held.task == "events" else held.num_classes
+    calibrator = get("identity", from_logits=held.is_logits)
+    calibrator.load_state_dict({"num_classes_": torch.tensor(width)})
+    named = held.task == "events" and held.event is not None
+    calibrator.class_names_ = (str(held.event),) if named else held.class_names
+    return calibrator
 
 
 def _check_kind(predictions: Predictions) -> None:
@@ -399,10 +409,30 @@ def _as_rows(held: Predictions) -> Tensor:
     return rows_of(held.array, labels, from_logits=held.is_logits, ignore_index=None)[0]
 
 
+def describe_source(held: Predictions) -> FittedRows:
+    """Return the digest and the sample of labelled rows.
+
+    Args:
+        held: The rows.
+    """
+    return describe_rows(_as_rows(held))
+
+
+def count_fitted_rows(calibrator: Calibrator, held: Predictions) -> int:
+    """Estimate how many of the rows that fitted a calibrator are among these.
+
+    Args:
+        calibrator: The calibrator.
+        held: The rows, with labels.
+    """
+    fitted = calibrator.fitted_rows_
+    return 0 if fitted is None else fitted.count_shared(_as_rows(held))
+
+
 def _refuse_fitted_rows(calibrator: Calibrator, held: Predictions) -> None:
     """Raise an error if some rows fitted the calibrator."""
     fitted = calibrator.fitted_rows_
-    shared = 0 if fitted is None else fitted.count_shared(_as_rows(held))
+    shared = count_fitted_rows(calibrator, held)
     if fitted is not None and shared:
         about = "all" if shared == fitted.num_rows else f"about {shared:,}"
         raise InputError(
