@@ -51,14 +51,7 @@ def adapt(
         ),
     ] = None,
     *,
-    prevalence: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Known share of the event, or of the positive class of two, among new rows, such "
-            "as 0.05; else NAME=SHARE for each class, repeatable.",
-            metavar="SHARE",
-        ),
-    ] = None,
+    prevalence: options.Prevalence = None,
     source_prevalence: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,8 +114,8 @@ def adapt(
     if source is None:
         adapted = adapt_to(
             given,
-            source=_read_shares(source_prevalence, "--source-prevalence", None, inputs),
-            prevalence=_read_shares(prevalence, "--prevalence", None, inputs),
+            source=options.read_prevalence(source_prevalence, "--source-prevalence") or 0.0,
+            prevalence=options.read_prevalence(prevalence, "--prevalence"),
         )
     else:
         old = inputs.read(source, quiet=quiet)
@@ -134,9 +127,7 @@ def adapt(
                 given,
                 source=old,
                 target=new,
-                prevalence=_read_shares(prevalence, "--prevalence", old, inputs)
-                if prevalence
-                else None,
+                prevalence=_read_shares(prevalence, old, inputs),
                 confidence_level=confidence_level,
                 resamples=resamples,
                 seed=seed,
@@ -197,24 +188,13 @@ def _check_arguments(
         )
 
 
-def _read_shares(
-    texts: list[str] | None, option: str, old: Predictions | None, inputs: options.InputOptions
-) -> Any:
-    """Return one share, or those of NAME=SHARE texts."""
-    given = list(texts or ())
-    if len(given) == 1 and "=" not in given[0]:
-        try:
-            share = float(given[0])
-        except ValueError:
-            raise InputError(
-                f"{option} takes a share such as 0.05, or NAME=SHARE for each class, found "
-                f"{given[0]!r:.60}"
-            ) from None
-        positive = None if old is None else inputs.find_positive(old)
-        return (
-            [1 - share, share] if positive == 1 else [share, 1 - share] if positive == 0 else share
-        )
-    return options.parse_settings(given, option)
+def _read_shares(texts: list[str] | None, old: Predictions, inputs: options.InputOptions) -> Any:
+    """Return the known shares; a single one is that of the class of --pos-label."""
+    share = options.read_prevalence(texts, "--prevalence")
+    positive = inputs.find_positive(old)
+    if isinstance(share, float) and positive is not None and old.num_classes == 2:
+        return [1 - share, share] if positive == 1 else [share, 1 - share]
+    return share
 
 
 def _describe(adapted: PriorShift, judged: Unlabelled | None) -> dict[str, Any]:

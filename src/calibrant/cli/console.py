@@ -151,7 +151,8 @@ def name_options(message: str) -> str:
     message = message.replace("drop_unlabelled=True", "--drop-unlabelled")
     message = message.replace("force=True", "--force")
     message = re.sub(
-        r"\b(max_error|min_precision|min_recall|max_weight|max_cluster_size|confidence_level)(=?)",
+        r"(?<!-)\b(max_error|min_precision|min_recall|max_weight|max_cluster_size|"
+        r"confidence_level|prevalence)(=?)",
         lambda match: f"--{match[1].replace('_', '-')}{' ' if match[2] else ''}",
         message,
     )

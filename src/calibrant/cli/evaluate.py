@@ -124,6 +124,7 @@ def evaluate(
             metavar="NAME=NUMBER",
         ),
     ] = None,
+    prevalence: options.Prevalence = None,
     view: options.View = None,
     fail_groups: Annotated[
         bool,
@@ -201,6 +202,7 @@ def evaluate(
                 "--id-column": inputs.id_column,
                 "--normalise": inputs.normalise != "none",
                 "--example": example,
+                "--prevalence": prevalence,
             },
         )
     if fail_groups and groups is None and not group_column:
@@ -249,7 +251,11 @@ def evaluate(
         )
     else:
         evaluation = evaluate_predictions(
-            predictions, groups=group_values, pos_label=pos_label, **settings
+            predictions,
+            groups=group_values,
+            pos_label=pos_label,
+            prevalence=options.read_prevalence(prevalence, "--prevalence"),
+            **settings,
         )
     if report is not None:
         data = [("predictions", source), ("labels", inputs.labels), ("groups", groups)]

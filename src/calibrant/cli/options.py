@@ -60,6 +60,14 @@ View = Annotated[
         metavar="top|events",
     ),
 ]
+Prevalence = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Known share of the event, or of the positive class of two, in use, such as 0.05; "
+        "else NAME=SHARE for each class, repeatable.",
+        metavar="SHARE",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and failed limits.")]
 
@@ -249,6 +257,22 @@ def parse_settings(texts: Iterable[str] | None, option: str) -> dict[str, Any]:
             raise InputError(f"{option} takes NAME=VALUE, found {text!r}")
         settings[name.strip()] = _parse_value(value, f"{option} {name}")
     return settings
+
+
+def read_prevalence(texts: Sequence[str] | None, option: str) -> float | dict[str, Any] | None:
+    """Return one share, or those of NAME=SHARE texts; None if there are none."""
+    given = list(texts or ())
+    if not given:
+        return None
+    if len(given) > 1 or "=" in given[0]:
+        return parse_settings(given, option)
+    try:
+        return float(given[0])
+    except ValueError:
+        raise InputError(
+            f"{option} takes a share such as 0.05, or NAME=SHARE for each class, found "
+            f"{given[0]!r:.60}"
+        ) from None
 
 
 def _parse_value(text: str, option: str) -> Any:

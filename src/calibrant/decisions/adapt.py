@@ -221,7 +221,7 @@ class _Prepared:
             return self.make(self.shift)
         number = label_shift.limit_resamples(self.source, self.target, resamples)
         draws = np.array([shares for _, shares in self.resample(number, seed)])
-        return self.make(self.bound(draws, level))
+        return self.make(self.bound(draws, level, seed))
 
     def resample(self, number: int, seed: int) -> Any:
         """Yield weights of source rows and shares, in resamples of both samples."""
@@ -235,9 +235,12 @@ class _Prepared:
             seed,
         )
 
-    def bound(self, draws: Floats, level: float) -> Shift:
+    def bound(self, draws: Floats, level: float, seed: int) -> Shift:
         """Return the shift with intervals from resampled shares."""
-        low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2), axis=0)
+        assert self.target is not None
+        low, high = label_shift.bound_shares(
+            np.array(self.shift.target), draws, self.target.num_units, level, seed
+        )
         return replace(
             self.shift,
             low=tuple(low.tolist()),
@@ -294,7 +297,7 @@ class _Prepared:
             each = dict(zip(names, spans[place * half : (place + 1) * half], strict=True))
             each["ece"] = self.measure_ece(output, own, level, resamples, seed)
             figures.append(each)
-        shift = self.bound(np.array(draws), level) if draws else self.shift
+        shift = self.bound(np.array(draws), level, seed) if draws else self.shift
         return Unlabelled(
             before=figures[0],
             after=figures[1],

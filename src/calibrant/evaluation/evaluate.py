@@ -44,9 +44,11 @@ from calibrant.evaluation.intervals import (
     row_gaps,
 )
 from calibrant.evaluation.inversion import Interval, chance_level, invert
+from calibrant.evaluation.stated_shares import explain_shares, weight_to_shares
 from calibrant.evaluation.value import Evaluation, Figure, Tallies
 from calibrant.evaluation.verdict import (
     INDEPENDENCE,
+    WEIGHTED,
     ClassFinding,
     Place,
     Span,
@@ -69,6 +71,7 @@ from calibrant.metrics.registry import measure as get_measure
 from calibrant.metrics.selective import risk_coverage_curve
 from calibrant.metrics.toplabel import BinState, binned_error
 from calibrant.predictions import Predictions
+from calibrant.predictions.shares import Shares
 
 DEFAULT_METRICS = (
     "accuracy",
@@ -140,6 +143,7 @@ def evaluate(
     view: str | None = None,
     pos_label: int | None = None,
     tolerance: Tolerance | None = None,
+    prevalence: Shares | None = None,
 ) -> Evaluation:
     """Evaluate how far the probabilities of a model can be believed.
 
@@ -166,6 +170,10 @@ def evaluate(
             the predicted class; None means events wherever there are two classes.
         pos_label: The positive class of two; class 1 if None.
         tolerance: How far from the truth still counts as fit for use; see `Tolerance`.
+        prevalence: The shares of the classes in use, where they differ from these rows': of an
+            event, or the positive class of two, a number such as 0.05, else one for each class, in
+            order or by name. Rows are then weighted by class, which assumes that the rows of each
+            class are as they are in use (label shift); `calibrant.adapt` adapts a calibrator.
 
     >>> import numpy as np
     >>> from calibrant import Predictions
@@ -186,6 +194,24 @@ def evaluate(
         raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
     if resamples < 100:
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
+    if prevalence is not None:
+        stated = weight_to_shares(predictions, prevalence, 1 if pos_label is None else pos_label)
+        judged = evaluate(
+            stated.predictions,
+            metrics=metrics,
+            num_bins=num_bins,
+            intervals=intervals,
+            confidence_level=confidence_level,
+            resamples=resamples,
+            seed=seed,
+            groups=groups,
+            group_name=group_name,
+            progress=progress,
+            view=view,
+            pos_label=pos_label,
+            tolerance=tolerance,
+        )
+        return explain_shares(judged, stated)
     if predictions.task == "multilabel":
         if view == "top" or pos_label is not None:
             raise InputError("these are many labels, not classes: leave view and pos_label out")

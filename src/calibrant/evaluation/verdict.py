@@ -28,6 +28,8 @@ INDEPENDENCE = (
     "otherwise results look too certain."
 )
 
+WEIGHTED = "Rows are weighted: sampling or importance weights, free of scale."
+
 
 @dataclass(frozen=True)
 class Tolerance:
