@@ -844,7 +844,6 @@ def _read_blocks(predictions: Predictions, options: Mapping[str, Any]) -> Iterat
         yield from blocks(preds, target, **options)
 
 
-WEIGHTED = "Rows are weighted: sampling or importance weights, free of scale."
 _LABELS_OF_A_ROW = "The labels of a row form a cluster; intervals and tests allow for that."
 
 

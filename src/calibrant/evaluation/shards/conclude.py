@@ -22,7 +22,6 @@ from calibrant.evaluation.clustered import (
 )
 from calibrant.evaluation.curves import Cells
 from calibrant.evaluation.evaluate import (
-    WEIGHTED,
     TableStates,
     describe_clusters,
     make_figure,
@@ -45,6 +44,7 @@ from calibrant.evaluation.shards.unit_tests import run_plain_tests, run_unit_tes
 from calibrant.evaluation.value import Figure, Tallies
 from calibrant.evaluation.verdict import (
     INDEPENDENCE,
+    WEIGHTED,
     ClassFinding,
     Place,
     Span,
