@@ -124,7 +124,8 @@ class Stage:
             end = match.end(2)
         # A comment at the start of a line would end the paragraph.
         return re.sub(
-            r"<!-- (?:/results|results:.*?|not run: .*?|file: \S+|exit code \d|outputs of code \w+) -->\n?",
+            r"<!-- (?:/results|results:.*?|not run: .*?|file: \S+|exit code \d|"
+            r"outputs of code \w+) -->\n?",
             "",
             "".join([*parts, text[end:]]),
         )

@@ -6,7 +6,9 @@
 A `text` block takes what the `python` block before it prints. A `console` block keeps its shown
 lines, but one that shows `...` alone. `tests/docs/test_pages.py` compares them afterwards.
 
-A block under `<!-- file: NAME -->` is written to that file. Tutorials are notebooks kept as Markdown (jupytext opens them). If the last expression of a block
+A block under `<!-- file: NAME -->` is written to that file.
+
+Tutorials are notebooks kept as Markdown (jupytext opens them). If the last expression of a block
 is a figure, or axes, it is written to the `.svg` picture that follows the block. Each picture and
 each tutorial is stamped with the hash of the code it came from, which
 `tests/docs/test_tutorials.py` compares.

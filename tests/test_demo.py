@@ -18,11 +18,20 @@ from calibrant.demo import OBJECTIVES, digits_split, predict, run_demo, train_ne
 from calibrant.report import formatting
 
 
+@contextlib.contextmanager
+def count_steps(description, total, **_):
+    """Stand for the progress bar: its steps must add up to what it was told."""
+    done = []
+    yield done.append
+    assert sum(done) == total
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """Run the demonstration once; return its folder and the path of the report."""
     folder, printed = tmp_path_factory.mktemp("demo") / "made" / "on the way", io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr("calibrant.demo.progress_bar", count_steps)
         report = run_demo(folder)
     (folder / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
     return folder, report

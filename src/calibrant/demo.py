@@ -31,6 +31,7 @@ from calibrant import losses
 from calibrant.calibrators import Calibrator
 from calibrant.calibrators.choose import Choice, calibrate
 from calibrant.calibrators.rank import apply
+from calibrant.core.progress import Advance, progress_bar
 from calibrant.core.threads import one_thread
 from calibrant.evaluation import Comparison, Evaluation, compare, evaluate
 from calibrant.predictions import Predictions, example, examples
@@ -41,6 +42,8 @@ EPOCHS = 300
 # among all but crl, at their defaults, with seed 0. flsd qualified too, but is a kind of focal.
 OBJECTIVES = ("focal", "mbls", "acls")
 LARGER = "cifar10-resnet18"  # an example that comes with the package
+# Steps of the bar: an epoch is one, another task as many as take about as long.
+EVALUATING, COMPARING, LARGER_REPAIR, LARGER_OTHER = 100, 60, 300, 150
 SHOWN_METRICS = ("accuracy", "ece", "nll", "brier")  # `calibrant evaluate` shows all
 Say = Callable[[str], None]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -80,6 +83,7 @@ def train_network(
     epochs: int = EPOCHS,
     batch_size: int = 64,
     seed: int = 0,
+    advance: Advance = lambda steps: None,
 ) -> nn.Module:
     """Train a network of two hidden layers with Adam.
 
@@ -90,6 +94,7 @@ def train_network(
         epochs: Number of passes over the images.
         batch_size: Rows per step.
         seed: Random seed; the same seed gives the same network.
+        advance: Called with 1 after each epoch.
     """
     with _reproducible(seed):
         network = nn.Sequential(
@@ -103,6 +108,7 @@ def train_network(
                 optimizer.zero_grad()
                 torch.autograd.backward(loss(network(images[rows]), labels[rows]))
                 optimizer.step()
+            advance(1)
     return network.eval()
 
 
@@ -124,12 +130,19 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
         quiet: True prints nothing.
     """
     say: Say = (lambda text: None) if quiet else _print_wrapped
+    steps = EPOCHS * (1 + len(OBJECTIVES)) + 2 * EVALUATING + COMPARING
+    steps += LARGER_REPAIR + LARGER_OTHER * len(examples())
+    with progress_bar("Demonstration", steps, shown=not quiet) as advance:
+        return _run_steps(folder, seed, say, advance)
+
+
+def _run_steps(folder: Path, seed: int, say: Say, advance: Advance) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     split = digits_split()
     trained, tested = len(split.train_labels), len(split.test_labels)
     say(f"Training a small network on {trained} handwritten digits for {EPOCHS} epochs ...")
     start = perf_counter()
-    network = train_network(split.train_images, split.train_labels, seed=seed)
+    network = train_network(split.train_images, split.train_labels, seed=seed, advance=advance)
     accuracy = _compute_accuracy(network, split.train_images, split.train_labels)
     seconds = perf_counter() - start
     say(f"That took {seconds:.0f} s. Its training accuracy is {formatting.percent(accuracy)}.")
@@ -146,6 +159,7 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
         "the others."
     )
     evaluation = evaluate(before, seed=seed)
+    advance(EVALUATING)
     say(f"\nBefore calibration, on {len(before)} digits:")
     _show_evaluation(evaluation, say)
 
@@ -155,13 +169,14 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
     explanation = _explain(calibrator, before, after)
     say(f"The calibrator: {explanation}")
     repaired, comparison = evaluate(after, seed=seed), compare(before, after, seed=seed)
+    advance(EVALUATING + COMPARING)
     say(f"\nAfter calibration, on the same {len(before)} digits:")
     assert repaired.verdict is not None
     say(f"{repaired.verdict.headline}\n")
     _show_comparison(comparison, say)
     say(f"The calibrator, as a file to deploy: {saved}")
-    others = _train_other_losses(split, before, seed, say)
-    larger = _report_larger_network(folder, seed, say)
+    others = _train_other_losses(split, before, seed, say, advance)
+    larger = _report_larger_network(folder, seed, say, advance)
     say(f"Its report: {larger}. For all metrics of the digits: calibrant evaluate {file}")
     return write(
         evaluation,
@@ -175,13 +190,17 @@ def run_demo(folder: Path, *, seed: int = 0, quiet: bool = False) -> Path:
     )
 
 
-def _train_other_losses(split: Split, before: Predictions, seed: int, say: Say) -> Alternatives:
+def _train_other_losses(
+    split: Split, before: Predictions, seed: int, say: Say, advance: Advance
+) -> Alternatives:
     """Train the same network with other losses and compare them with the first on its rows."""
     say(f"\nTraining it again with other losses, evaluated on the same {len(before)} digits:\n")
     models, shown = [], ("accuracy", "ece", "nll")
     for name in OBJECTIVES:
         loss = cast(Loss, losses.get(name))
-        network = train_network(split.train_images, split.train_labels, loss=loss, seed=seed)
+        network = train_network(
+            split.train_images, split.train_labels, loss=loss, seed=seed, advance=advance
+        )
         title = f"trained with {name}"
         predictions = predict(network, split.test_images, split.test_labels, name=title)
         _, rows = predictions.split(0.5, seed=seed)
@@ -199,7 +218,7 @@ def _train_other_losses(split: Split, before: Predictions, seed: int, say: Say) 
     )
 
 
-def _report_larger_network(folder: Path, seed: int, say: Say) -> Path:
+def _report_larger_network(folder: Path, seed: int, say: Say, advance: Advance) -> Path:
     """Write a report on a ResNet-18 for CIFAR-10: its verdict, its repair, and other losses."""
     held_out, before = example(LARGER, "validation"), example(LARGER)
     evaluation = evaluate(before, seed=seed)
@@ -212,16 +231,19 @@ def _report_larger_network(folder: Path, seed: int, say: Say) -> Path:
     explanation = _explain(calibrator, before, after)
     say(f"The calibrator, fitted on {len(held_out):,} other photographs: {explanation}")
     _show_comparison(comparison, say)
-    shown = ("accuracy", "ece", "nll")
-    models = [
-        (evaluate(rows, metrics=shown, seed=seed), compare(before, rows, metrics=shown, seed=seed))
-        for rows in (example(name) for name in examples() if name != LARGER)
-    ]
+    advance(LARGER_REPAIR)
+    models, shown = [], ("accuracy", "ece", "nll")
+    for rows in (example(name) for name in examples() if name != LARGER):
+        comparison_of_rows = compare(before, rows, metrics=shown, seed=seed)
+        models.append((evaluate(rows, metrics=shown, seed=seed), comparison_of_rows))
+        advance(LARGER_OTHER)
+    repaired = evaluate(after, seed=seed)
+    advance(LARGER_OTHER)
     return write(
         evaluation,
         folder / "cifar10.html",
         title=f"ResNet-18 on CIFAR-10: {len(before):,} test photographs",
-        after=evaluate(after, seed=seed),
+        after=repaired,
         comparison=comparison,
         explanation=explanation,
         predictions=before,

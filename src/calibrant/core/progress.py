@@ -28,7 +28,10 @@ def progress_bar(
     from rich.console import Console
     from rich.progress import Progress
 
-    bar = Progress(console=Console(stderr=True), transient=True)
+    # What is printed meanwhile stands above the bar, unless it goes to a file or a pipe.
+    bar = Progress(
+        console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()
+    )
     task = bar.add_task(description, total=total)
     timer = threading.Timer(after, bar.start)
     timer.daemon = True
