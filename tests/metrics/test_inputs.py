@@ -224,7 +224,7 @@ def test_in_and_out_of_distribution_labels_are_one_and_zero():
 def test_the_registry_suggests_names_and_names_options():
     with pytest.raises(InputError, match=r"(?i)did you mean adaptive_ece"):
         measure("adaptive_ecee")
-    with pytest.raises(InputError, match=r"metric 'ece': .*bins"):
+    with pytest.raises(InputError, match="metric 'ece' has no option 'bins'; its options:"):
         measure("ece", bins=3)
     with pytest.raises(InputError, match="vectors of one length"):
         metrics.aurc_from_scores(np.zeros(3), np.zeros(4))

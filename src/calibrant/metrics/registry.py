@@ -7,7 +7,6 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any, TypeVar, overload
 
-from calibrant.core.errors import InputError
 from calibrant.core.method_text import format_method, merge_options
 from calibrant.core.registry import Registry
 from calibrant.metrics.base import Measure
@@ -291,11 +290,8 @@ def measure(name: str, **options: Any) -> Measure:
         options: Its options, where the name does not hold them.
     """
     word, given = merge_options(name, options, kind="metric")
-    maker = METRICS.load(word)
-    try:
-        return maker(**given)
-    except TypeError as error:
-        raise InputError(f"metric {word!r}: {error}") from None
+    made: Measure = METRICS.create(word, **given)
+    return made
 
 
 @overload
