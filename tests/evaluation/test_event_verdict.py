@@ -113,6 +113,18 @@ def test_it_holds_only_where_both_intervals_lie_in_the_tolerance():
     assert tight.rows_needed > 20_000
 
 
+def test_equal_probabilities_need_no_slope():
+    """The rate alone, given to all rows, is calibrated; a slope is not missing for want of rows."""
+    rng = np.random.default_rng(8)
+    p, y = np.full(4000, 0.3), rng.random(4000) < 0.3
+    verdict = judge(p, y)
+    assert (verdict.state, verdict.slope) == ("holds", None)
+    assert "All probabilities are equal, so that they have no slope." in verdict.sentences
+    assert any("the interval of the first lies inside it" in line for line in verdict.sentences)
+    assert judge(p[:100], y[:100]).state == "cannot tell"
+    assert judge(np.full(4000, 0.35), y).state == "off"
+
+
 def test_under_ten_expected_events_cannot_tell_and_more_rows_are_named():
     p, y = draw_events(4, 800, 0.005)
     verdict = judge(p, y)

@@ -804,6 +804,7 @@ def make_event_verdict(
         tolerance=tolerance,
         expected=expected,
         observed=seen,
+        constant=float(np.ptp(probability)) <= 1e-9,
     ).with_sentences(*_describe_units(units, predictions))
 
 

@@ -407,6 +407,7 @@ def conclude_events(
     tolerance: Tolerance | None = None,
     expected: float,
     observed: int,
+    constant: bool = False,
 ) -> Verdict:
     """Say whether the probability of an event can be believed: its total, its slope, its places.
 
@@ -431,6 +432,7 @@ def conclude_events(
         tolerance: What still counts as fit for use; the default one if None.
         expected: The unweighted number of events, or of rows without if fewer, that are expected.
         observed: How many of these there are.
+        constant: Whether all probabilities are equal: they have no slope, and need none.
     """
     allowed = tolerance or Tolerance()
     tested = p_total == p_total
@@ -451,7 +453,7 @@ def conclude_events(
     elif total_off:
         direction = "too high" if gap.value > 0 else "too low"
     inside = ratio is not None and ratio.within(allowed.ratio)
-    inside = inside and slope is not None and slope.within(allowed.slope)
+    inside = inside and (constant or (slope is not None and slope.within(allowed.slope)))
     if tested and enough and p_value < alpha:
         state = OFF
     elif tested and inside and expected >= _FEWEST:
@@ -464,6 +466,8 @@ def conclude_events(
     lines = [_describe_ratio(event, num_rows, num_events, mean, rate, ratio, level)]
     if slope is not None:
         lines.append(_describe_slope(slope, level))
+    elif constant:
+        lines.append("All probabilities are equal, so that they have no slope.")
     else:
         lines.append("The calibration slope is not defined on these rows.")
     lines.append(
@@ -484,7 +488,10 @@ def conclude_events(
         )
     else:
         lines.append(_describe_certainty(state == OFF, p_value, num_rows, tested=tested))
-    lines.append(_describe_tolerance(state, allowed, inside=inside, needed=needed, rows=num_rows))
+    tolerated = _describe_tolerance(
+        state, allowed, inside=inside, needed=needed, rows=num_rows, has_slope=not constant
+    )
+    lines.append(tolerated)
     return Verdict(
         direction=direction,
         headline=_write_event_headline(
@@ -594,14 +601,21 @@ def _describe_slope(slope: Span, level: float) -> str:
 
 
 def _describe_tolerance(
-    state: str, tolerance: Tolerance, *, inside: bool, needed: int | None, rows: int
+    state: str,
+    tolerance: Tolerance,
+    *,
+    inside: bool,
+    needed: int | None,
+    rows: int,
+    has_slope: bool = True,
 ) -> str:
     text = (
         f"Tolerance: observed over expected from {1 / tolerance.ratio:.3g} to "
         f"{tolerance.ratio:.3g}, slope from {1 / tolerance.slope:.3g} to {tolerance.slope:.3g}"
     )
     if state == HOLDS:
-        return f"{text}; both intervals lie inside it."
+        inner = "both intervals lie" if has_slope else "the interval of the first lies"
+        return f"{text}; {inner} inside it."
     if state == OFF and inside:
         return f"{text}; total and slope lie inside it."
     if needed is not None and needed > rows:

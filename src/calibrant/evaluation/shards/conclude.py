@@ -582,6 +582,7 @@ class Judge:
             tolerance=tolerance,
             expected=expected,
             observed=seen,
+            constant=float(np.ptp(table.score)) <= 1e-9,
         )
 
     def _find_slope(self) -> Span | None:
