@@ -111,9 +111,8 @@ def test_other_losses_are_evaluated_on_the_same_half(shown):
         figures = calibrant.evaluate(half, metrics=("accuracy", "ece", "nll"))
         accuracy, ece, interval, nll, outcome = rows[f"trained with {name}"]
         assert accuracy == formatting.figure_text("accuracy", figures["accuracy"].value)
-        assert ece == formatting.number(figures["ece"].value)
-        low, high = (formatting.number(end) for end in (figures["ece"].low, figures["ece"].high))
-        assert interval == f"{low} to {high}"
+        assert ece == formatting.page_text("ece", figures["ece"].value)
+        assert interval == formatting.page_interval("ece", figures["ece"].low, figures["ece"].high)
         assert nll == formatting.number(figures["nll"].value)
         # What the losses were chosen for on the other half holds on this one too.
         assert outcome == "better calibrated, lower NLL"

@@ -94,6 +94,15 @@ def test_counts_agree_with_the_registries(number, noun):
     assert set(counts) == {str(number)}
 
 
+def test_the_number_of_commands_is_right():
+    import typer
+
+    from calibrant.cli import app
+
+    words = dict(enumerate("ten eleven twelve thirteen fourteen fifteen sixteen".split(), 10))
+    assert f"{words[len(typer.main.get_command(app).commands)]} commands" in README
+
+
 def test_every_measured_number_is_in_the_file_that_its_row_links_to():
     compared = README[README.index("## How it compares") :]
     rows = re.findall(r"^\| ([^|]*) \| ([^|]*) \| \[\w+\]\(([^)]*)\) \|$", compared, flags=re.M)
