@@ -303,9 +303,10 @@ def show_status(status: Status, console: Console) -> None:
 
     plan = status.plan
     console.print(
-        f"{len(status.batches):,} batches, {status.num_rows:,} rows, {status.num_labelled:,} "
+        f"{len(status.batches):,} batch{'' if len(status.batches) == 1 else 'es'}, "
+        f"{status.num_rows:,} rows, {status.num_labelled:,} "
         f"labelled; baseline {status.baseline_name} of {status.num_baseline:,} rows, tolerance "
-        f"{100 * plan.tolerance:g} points",
+        f"{100 * plan.tolerance:g} point{'' if plan.tolerance == 0.01 else 's'}",
         style="dim",
         soft_wrap=True,
     )
