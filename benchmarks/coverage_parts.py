@@ -13,6 +13,7 @@ import torch
 from scipy.optimize import brentq
 
 from calibrant import Predictions, compare, metrics
+from calibrant.evaluation import Comparison
 from calibrant.evaluation.bootstrap import percentile_interval, resample_counts, resample_measures
 from calibrant.evaluation.groups import judge as grouping
 from calibrant.evaluation.groups.files import check_groups
@@ -211,3 +212,43 @@ def compare_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
             yield [f"{num_rows:,}", *(rate(wins[n], trials) for n in names), rate(shown, trials)]
 
     return "compare: false alarms", words, lines()
+
+
+def compare_groups_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
+    """How often does compare call two sets that are as good as each other different in a group?"""
+    trials = plan.trials
+    words = (
+        f"{trials:,} pairs a line, drawn as above, with rows in ten groups at random. *Any "
+        "different*: the share of pairs in which one of them is said to be better in any group, in "
+        "accuracy, NLL or Brier score (Holm over all). *Found*: likewise in the one group in which "
+        "the logits of the second set are twice as noisy, and *elsewhere* in any other."
+    )
+
+    def lines() -> Iterator[list[str]]:
+        yield ["rows a group", "any different", "found", "elsewhere"]
+        for rows in (30, 100, 300):
+            rng = np.random.default_rng(51_000 + rows)
+            alarms = found = elsewhere = 0
+            for trial in range(trials):
+                a, b = noisy_twins(rng, 10 * rows)
+                groups = rng.integers(0, 10, 10 * rows)
+                names = ["accuracy", "nll", "brier"]
+                equal = compare(a, b, metrics=names, groups=groups, resamples=10, seed=trial)
+                alarms += bool(_find_different(equal))
+                noise = 1.4 * rng.normal(size=a.array.shape) * (groups == 0)[:, None]
+                worse = Predictions.from_logits(b.array + noise, b.labels, name="b")
+                one = compare(a, worse, metrics=names, groups=groups, resamples=10, seed=trial)
+                different = _find_different(one)
+                found += "0" in different
+                elsewhere += bool(different - {"0"})
+            counts = (alarms, found, elsewhere)
+            yield [f"{rows:,}", *(rate(count, trials) for count in counts)]
+
+    return "compare by group: false alarms and power", words, lines()
+
+
+def _find_different(comparison: Comparison) -> set[str]:
+    """Return the groups in which either set is shown to be better."""
+    groups = comparison.groups
+    assert groups is not None
+    return {group.value for group, _ in (*groups.find_worse(), *groups.find_better())}

@@ -28,7 +28,13 @@ from calibrant.evaluation.verdict import calibration_test
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.rank_state import RankState
 from closed_coverage import closed_part
-from coverage_parts import Plan, compare_part, coverage_at_risk_part, groups_part
+from coverage_parts import (
+    Plan,
+    compare_groups_part,
+    compare_part,
+    coverage_at_risk_part,
+    groups_part,
+)
 from event_coverage import clusters_part
 from verdict_parts import verdict_classes_part, verdict_events_part
 
@@ -126,6 +132,7 @@ PARTS = {
     "coverage_at_risk": coverage_at_risk_part,
     "groups": groups_part,
     "compare": compare_part,
+    "compare_groups": compare_groups_part,
     "verdict_events": verdict_events_part,
     "verdict_classes": verdict_classes_part,
     "clusters": clusters_part,
