@@ -1,7 +1,7 @@
 """The part of COVERAGE.md on intervals in closed form, beside the bootstrap that they replaced.
 
 Logits of five classes are normal with some spread; labels are drawn from the softmax of the logits
-times a sharpness (1 is calibrated). The truth is the figure of four million rows.
+times a sharpness (1 is calibrated). The truth is the figure of two million rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MODELS = {  # spread of the logits, sharpness of the truth
     "wrong in a tenth": (8.0, 1.0),
 }
 ROWS = (200, 1_000, 10_000)
-_TRUTH_ROWS, _RESAMPLES = 4_000_000, 400
-_BOOTSTRAPPED = {200: 0.3, 1_000: 0.3, 10_000: 0.1}  # shares of the sets
+_TRUTH_ROWS, _RESAMPLES = 2_000_000, 400
+_BOOTSTRAPPED = {200: 0.5, 1_000: 0.5, 10_000: 0.03}  # shares of the sets
 
 
 def draw_states(number: int, spread: float, sharp: float, seed: int) -> dict[str, State]:

@@ -2,6 +2,7 @@
 
     python benchmarks/evaluate_speed.py --before OTHER_TREE/src --repeats 5
     python benchmarks/evaluate_speed.py --events 10000000
+    python benchmarks/evaluate_speed.py --passes --repeats 5
 
 Every run is a process of its own; the two trees take turns, so that a machine that slows down
 slows both. Each process evaluates several times and gives its least seconds, of the clock and of
@@ -52,6 +53,50 @@ print(json.dumps([min(each) for each in zip(*found)] + [memory]))
 """
 
 
+PASSES = """
+import json, sys, time
+import torch
+torch.set_num_threads(1)
+import calibrant
+from contestants import SEVEN, make_input, yardstick
+rows, classes, repeats = json.loads(sys.argv[1])
+logits, labels = make_input(rows, classes)
+held = calibrant.Predictions.from_logits(logits, labels)
+calls = {f"pass {n}": each.call for n, each in enumerate(yardstick(logits, labels))}
+calls["seven"] = lambda: calibrant.evaluate(held, metrics=list(SEVEN), intervals=False)
+calls["twelve"] = lambda: calibrant.evaluate(held, intervals=False)
+calls["intervals"] = lambda: calibrant.evaluate(held)
+taken = {name: [] for name in calls}
+for _ in range(repeats + 1):
+    for name, call in calls.items():
+        start = time.process_time()
+        call()
+        taken[name].append(time.process_time() - start)
+best = {name: min(each[1:]) for name, each in taken.items()}
+best["pass"] = min(value for name, value in best.items() if name.startswith("pass"))
+print(json.dumps(best))
+"""
+SIZES = ((10_000, 100), (1_000_000, 10), (50_000, 1_000))
+
+
+def count_passes(repeats: int) -> None:
+    """Print how many passes over the logits figures take, and how many times that intervals do."""
+    print("| rows x classes | pass, ms | seven figures | twelve | twelve with intervals, s | x |")
+    print("|---|---|---|---|---|---|")
+    for rows, classes in SIZES:
+        environment = {**os.environ, "PYTHONPATH": f"{HERE}:{Path(__file__).parent}"}
+        command = [sys.executable, "-c", PASSES, json.dumps((rows, classes, repeats))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        best = json.loads(done.stdout.splitlines()[-1])
+        print(
+            f"| {rows:,} x {classes:,} | {1e3 * best['pass']:.3g} | "
+            f"{best['seven'] / best['pass']:.1f} passes | "
+            f"{best['twelve'] / best['pass']:.1f} passes | {best['intervals']:.3f} | "
+            f"{best['intervals'] / best['twelve']:.1f} |",
+            flush=True,
+        )
+
+
 def run(source: Path, case: tuple[int, int, bool], times: int) -> tuple[float, float, float]:
     """Least seconds of clock and processor, and peak memory (MB), in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(source)}
@@ -84,7 +129,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--times", type=int, default=3, help="evaluations a process")
     parser.add_argument("--events", type=int, help="evaluate so many events with intervals")
+    parser.add_argument("--passes", action="store_true", help="count passes over the logits")
     options = parser.parse_args()
+    if options.passes:
+        count_passes(options.repeats)
     if options.before:
         compare(options.before.resolve(), options.repeats, options.times)
     if options.events:

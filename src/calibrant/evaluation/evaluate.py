@@ -68,7 +68,6 @@ from calibrant.metrics.means import ClassMeanState, MeanState, PredictedState, R
 from calibrant.metrics.rank_state import RankState
 from calibrant.metrics.registry import label_of
 from calibrant.metrics.registry import measure as get_measure
-from calibrant.metrics.selective import risk_coverage_curve
 from calibrant.metrics.toplabel import BinState, binned_error
 from calibrant.predictions import Predictions
 from calibrant.predictions.shares import Shares
@@ -655,10 +654,7 @@ def make_tallies(tables: TableStates, num_bins: int, units: Units, level: float)
     group = torch.searchsorted(ranked.bounds, torch.from_numpy(ends).to(ranked.bounds.device))
     mass_edges = np.concatenate(([0.0], array(ranked.score[group - 1])))
     mass_edges[-1] = 1.0
-    count, risk, threshold = (array(v) for v in risk_coverage_curve(ranked))
-    picked = np.unique(np.searchsorted(count, np.linspace(0.005, 1, 200) * count[-1]))
-    picked = picked[picked < len(count)]
-    curve = np.stack((count / count[-1], risk, threshold), axis=1)[picked]
+    curve = _pick_curve(*(each.detach().cpu().numpy() for each in vars(ranked).values()))
     bins = array(tables.bins.total("totals"))
     # Weights have no scale: in tables of classes their mean is 1, so that they count rows.
     scale = 1.0 if units.weights is None else 1 / float(np.mean(units.weights))
@@ -679,6 +675,22 @@ def make_tallies(tables: TableStates, num_bins: int, units: Units, level: float)
         mass_bin_units=by_mass,
         cells=pool_state(tables.ranks, units.clusters),
     )
+
+
+def _pick_curve(
+    score: NDArray[np.float64], bounds: NDArray[Any], wrong: NDArray[np.float64], _: Any
+) -> NDArray[np.float64]:
+    """Return 200 points of `risk_coverage_curve` of ranked rows: share, risk and threshold."""
+    whole = float(bounds[-1])
+    rejected = (1 - np.linspace(0.005, 1, 200)) * whole
+    if bounds.dtype.kind == "i":
+        rejected = np.floor(rejected + 1e-9).astype(bounds.dtype)
+    # From the top, the first group with which enough rows are accepted.
+    picked = np.unique(np.searchsorted(bounds[:-1], rejected, side="right") - 1)[::-1]
+    picked = picked[picked >= 0]
+    count = whole - bounds[picked]
+    share, risk = count / whole, (wrong[-1] - wrong[picked]) / count
+    return np.stack((share, risk, score[picked]), axis=1)
 
 
 def _bound_bins(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError, first
+from calibrant.functional.binning import find_true
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,14 @@ def rank(score: Tensor, values: Tensor, weights: Tensor | None = None) -> Ranked
         raise InputError(f"scores hold NaN, first in rows {bad}")
     last = torch.ones_like(ordered, dtype=torch.bool)
     torch.ne(ordered[1:], ordered[:-1], out=last[:-1])
-    ends = (
-        torch.from_numpy(np.flatnonzero(last.numpy()))
-        if last.device.type == "cpu"
-        else last.nonzero().squeeze(1)
-    )
+    if weights is None and bool(last.all()):  # no ties: every row is a group
+        return Ranked(
+            score=ordered.double(),
+            bounds=torch.arange(len(ordered) + 1, device=ordered.device),
+            values=_cumulative(carried),
+            scores=_cumulative(ordered),
+        )
+    ends = find_true(last)
     zero = torch.zeros(1, dtype=torch.int64, device=ends.device)
     bounds = torch.cat((zero, ends + 1))
     if weights is not None:
@@ -103,7 +107,8 @@ def rank(score: Tensor, values: Tensor, weights: Tensor | None = None) -> Ranked
 
 
 def _cumulative(values: Tensor) -> Tensor:
-    total = torch.zeros(len(values) + 1, dtype=torch.float64, device=values.device)
+    total = torch.empty(len(values) + 1, dtype=torch.float64, device=values.device)
+    total[0] = 0.0
     torch.cumsum(values, 0, dtype=torch.float64, out=total[1:])
     return total
 
@@ -122,14 +127,19 @@ def _sort_packed(score: Tensor, flag: Tensor) -> tuple[Tensor, Tensor]:
     """Sort scores in [0, 2) with a bit each, an order of magnitude faster than an argsort.
 
     The bits of non-negative floats sort like the floats, and below 2 the top two bits are
-    free: the score moves up by one bit, the flag takes the lowest, and a radix sort orders
-    the integers.
+    free: the score moves up by one bit, the flag takes the lowest, and the integers are sorted.
     """
     whole = _WHOLE[score.dtype]
     positive = score.contiguous() + 0.0  # −0.0 becomes 0.0
-    packed = positive.view(whole).bitwise_left_shift(1).bitwise_or_(flag.to(whole))
-    packed = torch.sort(packed).values
-    return packed.bitwise_right_shift(1).view(score.dtype), packed.bitwise_and(1).bool()
+    packed = positive.view(whole).bitwise_left_shift_(1).bitwise_or_(flag.to(whole))
+    if packed.device.type == "cpu":
+        array = packed.numpy()
+        array.sort()  # in place, and vectorised, which torch's is not
+        flags = torch.from_numpy((array.astype(np.uint8) & 1).view(np.bool_))  # the lowest bits
+    else:
+        packed = torch.sort(packed).values
+        flags = packed.bitwise_and(1).bool()
+    return packed.bitwise_right_shift_(1).view(score.dtype), flags
 
 
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}

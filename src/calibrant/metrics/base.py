@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -63,8 +64,7 @@ class State:
 
     def options(self) -> tuple[Any, ...]:
         """Return the options; states of equal options are interchangeable."""
-        named = (getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
-        return (type(self), *named)
+        return (type(self), *(getattr(self, name) for name in _option_names(type(self))))  # type: ignore[arg-type]
 
     def concatenate(self, name: str) -> Tensor:
         """Return the list of this name as one tensor."""
@@ -112,6 +112,11 @@ class State:
         if value is None:
             raise InputError(_NO_ROWS)
         return value
+
+
+@cache
+def _option_names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.init)
 
 
 def _may_join(first: Tensor, second: Tensor) -> bool:

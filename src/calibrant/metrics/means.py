@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,9 +11,16 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.arrays import Array
-from calibrant.functional.binning import bin_sums
+from calibrant.functional.binning import bin_sums, find_true
 from calibrant.functional.blocks import Block
 from calibrant.metrics.base import Measure, State, compute_one
+
+
+def _sum(values: Tensor) -> Tensor:
+    """Sum numbers in float64, or count what is true."""
+    if values.dtype == torch.bool:
+        return torch.count_nonzero(values)
+    return values.double().sum()
 
 
 @dataclass
@@ -27,13 +35,16 @@ class MeanState(State):
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
-        values = getattr(block, self.quantity).double()
-        total = values.sum()
-        infinite = 0 if bool(torch.isfinite(total)) else int(torch.isinf(values).sum())
-        count, infinite_count = (total.new_tensor(n) for n in (values.numel(), infinite))
+        values = getattr(block, self.quantity)
+        count, total, infinite = float(values.numel()), float(_sum(values)), 0
+        if not math.isfinite(total):
+            infinite = int(torch.isinf(values).sum())
         if block.weights is not None:
-            count, total = block.weights.sum(), (block.weights * values).sum()
-        self.add("totals", torch.stack((count, total, infinite_count)))
+            count, total = (
+                float(each.sum()) for each in (block.weights, block.weights * values.double())
+            )
+        sums = torch.tensor((count, total, infinite), dtype=torch.float64, device=values.device)
+        self.add("totals", sums)
 
     def mean(self) -> Tensor:
         """Return the mean over all rows."""
@@ -74,7 +85,11 @@ class PredictedState(State):
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
-        self.add("totals", bin_sums(block.predicted, block.num_classes, block.weights))
+        if block.weights is not None:
+            self.add("totals", bin_sums(block.predicted, block.num_classes, block.weights))
+            return
+        wrong = block.predicted[find_true(~block.right)]
+        self.add("totals", block.class_outcomes[:, 1] + bin_sums(wrong, block.num_classes))
 
 
 @dataclass
@@ -89,10 +104,15 @@ class ClassMeanState(State):
 
     def update(self, block: Block) -> None:
         """Add one block of rows."""
-        values = getattr(block, self.quantity).double()
-        counts = bin_sums(block.target, block.num_classes, block.weights)
-        if block.weights is not None:
-            values = values * block.weights
+        if block.weights is None:
+            counts = block.class_outcomes.sum(1)
+            if self.quantity == "right":
+                self.add("totals", torch.stack((counts, block.class_outcomes[:, 1]), dim=1))
+                return
+            values = getattr(block, self.quantity).double()
+        else:
+            counts = bin_sums(block.target, block.num_classes, block.weights)
+            values = getattr(block, self.quantity).double() * block.weights
         totals = bin_sums(block.target, block.num_classes, values)
         self.add("totals", torch.stack((counts, totals), dim=1))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
-from calibrant.functional.binning import check_bins, mass_bounds
+from calibrant.functional.binning import check_bins, find_true, mass_bounds
 from calibrant.functional.blocks import Block
 from calibrant.functional.ranking import Ranked, rank
 from calibrant.metrics.base import State
@@ -32,12 +32,30 @@ def _separate_ties(block: Block, score: Tensor, score_of: Callable[[Tensor], Ten
     """
     if not block.from_logits or block.scores.dtype == torch.float64:
         return score
-    sure = (block.confidence > 0.999).nonzero().squeeze(1)
+    sure = find_true(block.confidence > 0.999)
     if not sure.numel():
         return score
     logits = block.scores.index_select(1 - block.class_dim, sure).movedim(block.class_dim, 0)
     score = score.to(torch.float64, copy=True)
     score[sure] = score_of(torch.softmax(logits.double(), 0))
+    return score
+
+
+def _confidence(block: Block) -> Tensor:
+    """Return the judged probability, near 1 as one less the sum of the others.
+
+    That sum keeps its digits in float32, so no exponential is computed again.
+    """
+    score = block.confidence
+    if not block.from_logits or block.scores.dtype == torch.float64:
+        return score
+    sure = find_true(score > 0.999)
+    if not sure.numel():
+        return score
+    probs = block.probs.index_select(1 - block.class_dim, sure)
+    others = probs.masked_fill_(probs > 0.5, 0.0).sum(block.class_dim)
+    score = score.to(torch.float64, copy=True)
+    score[sure] = 1.0 - others.double()
     return score
 
 
@@ -47,7 +65,7 @@ def _margin(probs: Tensor) -> Tensor:
 
 
 SCORES: dict[str, Callable[[Block], Tensor]] = {
-    "msp": lambda block: _separate_ties(block, block.confidence, block.confidence_of),
+    "msp": _confidence,
     "margin": lambda block: _separate_ties(block, block.margin, _margin),
     "neg_entropy": lambda block: _separate_ties(
         block, -block.entropy, lambda p: -torch.special.entr(p).sum(0)

@@ -36,7 +36,7 @@ def position_weights(num_rows: int, weights: str) -> Tensor:
     descending = torch.arange(num_rows, 0, -1, dtype=torch.float64)
     if weights == "empirical":
         # Σ_{k>=i} 1/k, summed from the smallest term.
-        return descending.reciprocal().cumsum(0)
+        return descending.reciprocal_().cumsum_(0)
     if weights == "log":
         ascending = torch.arange(1, num_rows + 1, dtype=torch.float64)
         return -torch.log1p(-ascending / (num_rows + 1))
@@ -46,6 +46,12 @@ def position_weights(num_rows: int, weights: str) -> Tensor:
 def weighted_risk(ranked: Ranked, weights: str) -> Tensor:
     """Compute 1/n Σ weight·loss; ties share the mean of their weights."""
     each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
+    if (
+        ranked.bounds.ndim == 1
+        and len(ranked.score) == ranked.num_rows
+        and not (ranked.bounds.is_floating_point())
+    ):  # no ties
+        return each @ ranked.values.diff() / ranked.num_rows
     total = _sum_up_to(each, ranked.bounds)
     size = ranked.bounds.diff().double()
     share = total.diff() / torch.where(size > 0, size, 1.0)
