@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--figures", choices=FIGURES, action="append")
     parser.add_argument("--one", nargs=4, metavar=("FOLDER", "TASK", "FIGURES", "ON"))
     given = parser.parse_args()
+    given.folder = given.folder.resolve()  # links need whole paths
     if given.one:
         folder, task, figures, on = given.one
         print(json.dumps(measure(Path(folder), task, figures, on)))

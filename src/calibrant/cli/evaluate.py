@@ -260,7 +260,11 @@ def evaluate(
     if report is not None:
         data = [("predictions", source), ("labels", inputs.labels), ("groups", groups)]
         if shards is not None:
-            data = [("predictions", list(map(Path, shards.files)))] if shards.are_local else []
+            data = (
+                [("predictions", [Path(each.place) for each in shards.files])]
+                if shards.are_local
+                else []
+            )
         own = about.make_record(data)
         held = predictions if shards is None else None
         _write_report(evaluation, held, report, title=title, own=own)

@@ -47,14 +47,32 @@ _ARROW_SCHEMES = ("s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 _MAGIC = re.compile(r"[*?\[]")
 
 
+class File(NamedTuple):
+    """A Parquet file, here or elsewhere."""
+
+    name: str  # for messages: without keys or options of the address
+    address: str | None  # what opens its file system; None for a file of this machine
+    place: str  # its path there
+    partitions: dict[str, str | None]  # ``key=value`` in the names of its folders
+
+
 class Piece(NamedTuple):
     """Some row groups of one file."""
 
-    path: str  # with its scheme, if it has one
+    file: File
     row_groups: tuple[int, ...]
     start: int  # the number of its first row among all rows
     num_rows: int
-    partitions: dict[str, str | None]  # ``key=value`` in the names of its folders
+
+    @property
+    def path(self) -> str:
+        """Return the name of the file."""
+        return self.file.name
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """Return the ``key=value`` pairs in the names of the file's folders."""
+        return self.file.partitions
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,7 @@ class Shards:
     """Parquet files that are one set of predictions."""
 
     name: str
-    files: tuple[str, ...]
+    files: tuple[File, ...] = field(repr=False)
     pieces: tuple[Piece, ...] = field(repr=False)
 
     @property
@@ -73,7 +91,7 @@ class Shards:
     @property
     def are_local(self) -> bool:
         """Return whether all files have plain paths."""
-        return not any(_SCHEME.match(file) for file in self.files)
+        return all(file.address is None for file in self.files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +134,12 @@ def list_shards(path: Paths, *, piece_rows: int = PIECE_ROWS) -> Shards:
     if not given:
         raise InputError("give a file, a glob or a folder of Parquet files; found an empty list")
     texts = [os.fspath(each) for each in given]
-    found = [pair for text in texts for pair in _expand(text)]
-    files = [file for file, _ in found]
-    twice = sorted({file for file in files if files.count(file) > 1}) if len(files) > 1 else []
+    files = [file for text in texts for file in _expand(text)]
+    names = [file.name for file in files]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(texts) > 1 else []
     if twice:
         raise InputError(f"files are given twice: {first(twice)}")
-    wrong = [file for file in files if not file.lower().endswith(".parquet")]
+    wrong = [name for name in names if not name.lower().endswith(".parquet")]
     if wrong:
         raise InputError(
             f"shards are Parquet files, found {first(wrong)}: convert them with "
@@ -129,7 +147,7 @@ def list_shards(path: Paths, *, piece_rows: int = PIECE_ROWS) -> Shards:
         )
     pieces: list[Piece] = []
     start = 0
-    for file, partitions in found:
+    for file in files:
         with _open_parquet(file) as (parquet, _):
             sizes = [
                 parquet.metadata.row_group(number).num_rows
@@ -137,16 +155,16 @@ def list_shards(path: Paths, *, piece_rows: int = PIECE_ROWS) -> Shards:
             ]
         for numbers in _join_groups(sizes, piece_rows):
             rows = sum(sizes[number] for number in numbers)
-            pieces.append(Piece(file, numbers, start, rows, partitions))
+            pieces.append(Piece(file, numbers, start, rows))
             start += rows
     if start == 0:
-        raise InputError(f"{texts[0]}: the files hold no rows")
+        raise InputError(f"{_hide(texts[0])}: the files hold no rows")
     return Shards(_name(texts[0]), tuple(files), tuple(pieces))
 
 
 def _name(text: str) -> str:
     """Return what reports call a path: its last part without a glob."""
-    parts = [part for part in PurePosixPath(text).parts if not _MAGIC.search(part)]
+    parts = [part for part in PurePosixPath(_hide(text)).parts if not _MAGIC.search(part)]
     return parts[-1].removesuffix(".parquet") if parts else "shards"
 
 
@@ -166,43 +184,52 @@ def _join_groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
         yield tuple(numbers)
 
 
-def _expand(text: str) -> list[tuple[str, dict[str, str | None]]]:
-    """Return the files of a path in order, each with the ``key=value`` pairs of its folders."""
+def _expand(text: str) -> list[File]:
+    """Return the files of a path in order."""
     match = _SCHEME.match(text)
     if match is None or match[1] == "file":
-        root, files = find_files(text if match is None else unquote(text[match.end() :]))
-        return [(str(file), dict(find_partitions(file, root))) for file in files]
+        root, found = find_files(text if match is None else unquote(text[match.end() :]))
+        return [
+            File(str(file), None, str(file), dict(find_partitions(file, root))) for file in found
+        ]
     system, place = open_filesystem(text)
     from pyarrow import fs
 
+    shown, scheme = _hide(text), match[0]
     with _explain_remote(text):
-        if _MAGIC.search(place):
-            base = place[: _MAGIC.search(place).start()].rpartition("/")[0]  # type: ignore[union-attr]
-            wanted = re.compile(_translate_glob(place))
-        else:
+        magic = _MAGIC.search(place)
+        base = place.rstrip("/") if magic is None else place[: magic.start()].rpartition("/")[0]
+        if magic is None:
             info = system.get_file_info(place)
             if info.type == fs.FileType.File:
-                return [(text, {})]
+                return [File(scheme + place, text, place, {})]
             if info.type == fs.FileType.NotFound:
-                raise InputError(f"{text}: no such file or folder")
-            base, wanted = place.rstrip("/"), None
+                raise InputError(f"{shown}: no such file or folder")
         selector = fs.FileSelector(base, recursive=True, allow_not_found=True)
         paths = [each.path for each in system.get_file_info(selector) if each.is_file]
-    if wanted is None:
+    if magic is None:
         paths = [path for path in paths if _is_data(path, base)]
     else:
+        wanted = re.compile(_translate_glob(place))
         paths = [path for path in paths if wanted.fullmatch(path)]
     if not paths:
-        raise InputError(f"{text}: no {'file matches' if wanted else '.parquet file lies there'}")
-    prefix = text[: match.end()] + ("/" if place.startswith("/") else "")
-    _, _, query = text.partition("?") if match[1] in _ARROW_SCHEMES else ("", "", "")
+        raise InputError(f"{shown}: no {'file matches' if magic else '.parquet file lies there'}")
     return [
-        (
-            prefix + path.lstrip("/") + (f"?{query}" if query else ""),
-            dict(find_partitions(Path(path), Path(base))),
-        )
+        File(scheme + path, text, path, dict(find_partitions(Path(path), Path(place))))
         for path in sorted(paths)
     ]
+
+
+def _hide(text: str) -> str:
+    """Return an address without its keys and options, which may be secret."""
+    match = _SCHEME.match(text)
+    if match is None:
+        return text
+    rest = text[match.end() :]
+    if match[1] in _ARROW_SCHEMES:
+        rest = rest.partition("?")[0]
+    host, slash, path = rest.partition("/")
+    return match[0] + host.rpartition("@")[2] + slash + path
 
 
 def _is_data(path: str, base: str) -> bool:
@@ -222,36 +249,35 @@ def _translate_glob(pattern: str) -> str:
     return text
 
 
-def open_filesystem(path: str) -> tuple[Any, str]:
-    """Return pyarrow's file system of a path, and the path in it.
+def open_filesystem(text: str) -> tuple[Any, str]:
+    """Return pyarrow's file system of an address, and the path in it, which may hold a glob.
 
     Args:
-        path: A path, which may have a scheme.
+        text: An address, with its scheme.
     """
     fs = require("pyarrow.fs", extra="tables", purpose="reading Parquet")
-    match = _SCHEME.match(path)
-    if match is None or match[1] == "file":
-        return fs.LocalFileSystem(), path if match is None else unquote(path[match.end() :])
+    match = _SCHEME.match(text)
+    assert match is not None
     if match[1] in _ARROW_SCHEMES:
-        with _explain_remote(path):
+        with _explain_remote(text):
+            address, sign, options = text.partition("?")
             # A glob is no valid part of an address.
-            # A glob is no valid part of an address; "?" begins its options.
-            magic = re.search(r"[*\[]", path)
-            head, rest = (path, "") if magic is None else _split(path, magic.start())
-            system, place = fs.FileSystem.from_uri(head)
+            magic = re.search(r"[*\[]", address)
+            head, rest = (address, "") if magic is None else _split(address, magic.start())
+            system, place = fs.FileSystem.from_uri(head + sign + options)
             return system, f"{place.rstrip('/')}/{rest}" if rest else place
     try:
         import fsspec
     except ImportError:
         raise MissingExtra(
-            f"{path}: reading {match[1]}:// needs fsspec and its library of {match[1]}: pip "
-            f"install 'fsspec[{match[1]}]'"
+            f"{_hide(text)}: reading {match[1]}:// needs fsspec and its library of {match[1]}: "
+            f"pip install 'fsspec[{match[1]}]'"
         ) from None
-    with _explain_remote(path):
+    with _explain_remote(text):
         try:
-            system, place = fsspec.core.url_to_fs(path)
+            system, place = fsspec.core.url_to_fs(text)
         except ImportError as error:
-            raise MissingExtra(f"{path}: {error}") from None
+            raise MissingExtra(f"{_hide(text)}: {error}") from None
         return fs.PyFileSystem(fs.FSSpecHandler(system)), place
 
 
@@ -262,30 +288,33 @@ def _split(path: str, end: int) -> tuple[str, str]:
 
 
 @contextmanager
-def _explain_remote(path: str) -> Iterator[None]:
+def _explain_remote(text: str) -> Iterator[None]:
     try:
         yield
     except InputError:
         raise
     except Exception as error:
         message = " ".join(str(error).split())[:300] or type(error).__name__
-        raise InputError(f"{path}: cannot be reached: {message}") from error
+        shown = _hide(text)
+        raise InputError(f"{shown}: cannot be reached: {message.replace(text, shown)}") from error
 
 
 @contextmanager
-def _open_parquet(path: str) -> Iterator[tuple[Any, int]]:
+def _open_parquet(file: File) -> Iterator[tuple[Any, int]]:
     """Open a Parquet file; yield it with its size in bytes."""
     parquet = require("pyarrow.parquet", extra="tables", purpose="reading Parquet")
-    is_local = _SCHEME.match(path) is None
-    with explain_read_errors(Path(path)) if is_local else _explain_remote(path):
-        system, place = open_filesystem(path)
+    is_local = file.address is None
+    with explain_read_errors(Path(file.place)) if is_local else _explain_remote(file.name):
+        from pyarrow import fs
+
+        system = fs.LocalFileSystem() if file.address is None else open_filesystem(file.address)[0]
         # Far away few large reads are fast; here pre_buffer would read the whole file at once.
         buffer = _BUFFER_BYTES if is_local else 0
         with (
-            system.open_input_file(place) as source,
-            parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=not is_local) as file,
+            system.open_input_file(file.place) as source,
+            parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=not is_local) as opened,
         ):
-            yield file, source.size()
+            yield opened, source.size()
 
 
 class _ChunkTable(ArrowTable):
@@ -309,7 +338,7 @@ def read_piece(piece: Piece, reading: Reading) -> Iterator[Iterator[Chunk]]:
         reading: The columns, and what they hold.
     """
     start = piece.start
-    with _open_parquet(piece.path) as (file, size):
+    with _open_parquet(piece.file) as (file, size):
         schema = file.schema_arrow
         names = _choose_names(schema, piece, reading)
         check_parquet(file.metadata, names, size)
@@ -327,7 +356,7 @@ def read_first(shards: Shards, reading: Reading) -> Chunk:
         reading: The columns, and what they hold.
     """
     piece = shards.pieces[0]
-    with _open_parquet(piece.path) as (file, size):
+    with _open_parquet(piece.file) as (file, size):
         names = _choose_names(file.schema_arrow, piece, reading)
         check_parquet(file.metadata, names, size)
         group = piece.row_groups[0]
