@@ -393,6 +393,15 @@ def test_paths_with_schemes_and_globs(tmp_path):
     store.rm("/shards", recursive=True)
 
 
+def test_keys_and_options_of_an_address_are_not_shown():
+    from calibrant.predictions.shards import _hide
+
+    secret = "s3://key:word@bucket/run/**/*.parquet?endpoint_override=localhost"
+    assert _hide(secret) == "s3://bucket/run/**/*.parquet"
+    assert _hide("memory://run/part-?.parquet") == "memory://run/part-?.parquet"
+    assert _hide("/data/a@b/x.parquet") == "/data/a@b/x.parquet"
+
+
 def test_pieces_join_small_row_groups_and_number_rows(tmp_path):
     import pyarrow.parquet as parquet
 

@@ -45,17 +45,21 @@ class ScoreTable:
     def rank(self) -> Ranked:
         """Return the rows in the order of their scores; weights are scaled to mean 1."""
         scale = self.num_rows / float(self.weight.sum()) if self.weighted else 1.0
-        each = self.weight.sum(1) * scale
+        each = self.weight.sum(1)
+        each *= scale
         bounds = _cumulative(each)
-        if not self.weighted:
-            bounds = np.rint(bounds).astype(np.int64)
-        else:
+        if self.weighted:
             bounds[-1] = self.num_rows
+        else:
+            bounds = bounds.astype(np.int64)  # sums of whole numbers are exact
+        each *= self.score
+        scores = _cumulative(each)
+        np.multiply(self.weight[:, 1], scale, out=each)
         return Ranked(
             score=torch.from_numpy(self.score),
             bounds=torch.from_numpy(bounds),
-            values=torch.from_numpy(_cumulative(self.weight[:, 1] * scale)),
-            scores=torch.from_numpy(_cumulative(each * self.score)),
+            values=torch.from_numpy(_cumulative(each)),
+            scores=torch.from_numpy(scores),
         )
 
     def coarsen(self, most: int = COARSE) -> ScoreTable:
@@ -114,7 +118,9 @@ class ScoreTable:
 
 
 def _cumulative(values: Floats) -> Floats:
-    return np.concatenate(([0.0], np.cumsum(values)))
+    total = np.zeros(len(values) + 1)
+    np.cumsum(values, out=total[1:])
+    return total
 
 
 @dataclass
@@ -145,8 +151,10 @@ class ScoreRuns:
         """Join all runs into one, and equal rows of no weight into one with a count."""
         if not self.runs:
             return
-        key = np.concatenate(self.runs)
         counted = any(count is not None for count in self.counts)
+        lengths = [len(run) for run in self.runs]
+        key = np.concatenate(self.runs)
+        self.runs = []
         if self.weighted:
             order = np.argsort(key, kind="stable")
             self.runs, self.counts = [key[order]], [None]
@@ -162,8 +170,8 @@ class ScoreRuns:
             self.runs, self.counts = [key[begins]], [count]
             return
         ones = [
-            np.ones(len(run), dtype=np.int64) if count is None else count
-            for run, count in zip(self.runs, self.counts, strict=True)
+            np.ones(length, dtype=np.int64) if count is None else count
+            for length, count in zip(lengths, self.counts, strict=True)
         ]
         order = np.argsort(key, kind="stable")
         key, count = key[order], np.concatenate(ones)[order]
@@ -177,23 +185,31 @@ class ScoreRuns:
         self.counts += other.counts
 
     def table(self) -> ScoreTable:
-        """Return the rows of each score."""
+        """Return the rows of each score; the runs are given up for it."""
         self.sort()
         (key,), (count,) = self.runs, self.counts
-        bits = key >> 1
-        begins = _find_begins(bits)
+        self.runs, self.counts = [], []
         wrong = (key & 1).astype(bool)
-        ones = np.ones(len(key)) if count is None else count.astype(np.float64)
+        key >>= 1  # in place: at 10^8 rows every array counts
+        begins = _find_begins(key)
+        score = key[begins].view(np.float64)
+        del key
         counts = np.empty((len(begins), 2))
-        counts[:, 1] = np.add.reduceat(ones * wrong, begins)
-        counts[:, 0] = np.add.reduceat(ones, begins) - counts[:, 1]
+        if count is None:
+            counts[:, 1] = np.add.reduceat(wrong, begins, dtype=np.int64)
+            counts[:, 0] = np.diff(begins, append=len(wrong))
+        else:
+            counts[:, 1] = np.add.reduceat(count * wrong, begins)
+            counts[:, 0] = np.add.reduceat(count, begins)
+        counts[:, 0] -= counts[:, 1]
         weight = counts
         if self.weighted:
             (each,) = self.weights
+            self.weights = []
             weight = np.empty_like(counts)
             weight[:, 1] = np.add.reduceat(each * wrong, begins)
             weight[:, 0] = np.add.reduceat(each * ~wrong, begins)
-        return ScoreTable(bits[begins].view(np.float64), counts, weight, weighted=self.weighted)
+        return ScoreTable(score, counts, weight, weighted=self.weighted)
 
 
 def _find_begins(key: NDArray[np.int64]) -> NDArray[np.int64]:
