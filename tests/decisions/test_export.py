@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import calibrant
 from calibrant import Predictions
+from calibrant.core.errors import InputError
 from calibrant.decisions import export_onnx
 
 from .test_thresholds import make_classes, make_events
@@ -55,3 +57,13 @@ def test_onnx_decides_as_torch_does(kind, tmp_path):
     assert decided.dtype == bool
     assert (decided != expected).mean() < 1e-3
     assert np.allclose(probs, rule.calibrator.predict_proba(scores), atol=1e-5)
+
+
+def test_an_export_that_pytorch_cannot_make_says_what_to_do(tmp_path, monkeypatch):
+    def fail(*given, **options):
+        raise torch.onnx.OnnxExporterError("Failed to export\nby many lines of reasons")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(InputError, match=r"\(Failed to export\); a newer PyTorch"):
+        export_onnx(make_rule("group")[0], tmp_path / "rule.onnx")
+    assert list(tmp_path.iterdir()) == []

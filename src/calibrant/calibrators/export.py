@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,18 +83,32 @@ def export_onnx(
     program = export_program(whole, inputs)
     names_in, names_out = _names(module, "probs" if probabilities or given else "logits")
     single = len(program.graph_signature.user_outputs) == 1
-    exported: Any = torch.onnx.export(
-        program,
-        inputs,
-        dynamo=True,
-        verbose=False,
-        input_names=names_in,
-        output_names=names_out if single else None,
-    )
+    with explain_exporter_errors():
+        exported: Any = torch.onnx.export(
+            program,
+            inputs,
+            dynamo=True,
+            verbose=False,
+            input_names=names_in,
+            output_names=names_out if single else None,
+        )
     with replace_file(target) as temporary:
         exported.save(str(temporary), external_data=False)
         _verify(temporary, program.module(), inputs)
     return target
+
+
+@contextmanager
+def explain_exporter_errors() -> Iterator[None]:
+    """Turn an error of PyTorch's exporter into one that says what to do."""
+    try:
+        yield
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"PyTorch {torch.__version__} could not export this to ONNX ({reason:.80}); a newer "
+            "PyTorch and onnxscript may: pip install -U torch 'calibrant[onnx]'"
+        ) from error
 
 
 def check_onnx() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.calibrators.export import TOLERANCE, check_onnx
+from calibrant.calibrators.export import TOLERANCE, check_onnx, explain_exporter_errors
 from calibrant.core.errors import InputError
 from calibrant.core.files import replace_file
 from calibrant.decisions.rule import Rule
@@ -57,7 +57,7 @@ def export_onnx(rule: Rule, path: str | os.PathLike[str]) -> Path:
     outputs = _Outputs(rule).eval()
     batch = torch.export.Dim("batch")
     decided = "sets" if isinstance(rule, PredictionSets) else "accepted"
-    with torch.no_grad(), _quiet_exporter():
+    with torch.no_grad(), _quiet_exporter(), explain_exporter_errors():
         program = torch.export.export(
             outputs, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs), strict=False
         )
