@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from calibrant.cli import app
 from calibrant.cli.console import EXCEEDED
+from calibrant.core.plugins import forget_plugins
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -68,6 +69,13 @@ def run_command(mark, text):
 
 def name_page(page):
     return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+@pytest.fixture(autouse=True)
+def no_plugins_stay():
+    """A page may load a plugin, whose methods other tests must not see."""
+    yield
+    forget_plugins()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)

@@ -93,7 +93,7 @@ def adapt(
     >>> rows = Predictions.from_events(logits, [0, 1], is_logits=True)
     >>> adapted = calibrant.adapt(given.fit(rows), source=0.3, prevalence=0.05)
     >>> adapted.predict_proba(logits).round(3)
-    array([0.109, 0.475])
+    array([0.109, 0.476])
     """
     _check_options(target, prevalence, confidence_level, resamples)
     if not isinstance(source, Predictions):
