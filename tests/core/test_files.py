@@ -96,3 +96,16 @@ def test_a_failed_flush_names_the_file(tmp_path, monkeypatch):
     with contextlib.suppress(OSError):
         write_file(tmp_path / "b.txt", b"new")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_network_is_left_as_it_is(tmp_path):
+    from urllib.error import URLError
+
+    with pytest.raises(URLError), replace_file(tmp_path / "a.txt"):
+        raise URLError("no such host")
+    with (
+        pytest.raises(ConnectionRefusedError, match="refused") as caught,
+        replace_file(tmp_path / "a.txt"),
+    ):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    assert caught.value.filename is None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from calibrant.calibrators.fitted_rows import FittedRows, describe_rows
 from calibrant.core.errors import InputError, first
 from calibrant.core.registry import resolve
-from calibrant.functional.arrays import Array, row_slices, rows_per_block, to_tensor
+from calibrant.functional.arrays import Array, as_array, row_slices, rows_per_block, to_tensor
 from calibrant.functional.blocks import warn_of_probabilities
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.means import accuracy_measure, nll_measure
@@ -123,6 +123,7 @@ class Calibrator(nn.Module):
             task = "events" if held.task == "events" else task
         if target is None:
             raise InputError("fit needs labels beside the scores, or Predictions")
+        logits, target = as_array(logits), as_array(target)
         for_events = is_events(task, logits)
         self._check_takes(for_events=for_events, weighted=weights is not None, absent=absent)
         how: dict[str, Any] = {"from_logits": self.from_logits, "ignore_index": ignore_index}
@@ -294,7 +295,9 @@ class Calibrator(nn.Module):
         NaN and infinity raise an error, and so do rows of probabilities that do not sum to 1; only
         a method that takes options lets −inf stand, for an option that a row does not have.
         """
-        scores = to_tensor(logits)
+        scores = to_tensor(as_array(logits))
+        if not scores.ndim:
+            raise InputError("expected an array with a row for each prediction, found one number")
         if not isinstance(logits, Tensor):
             scores = scores.to(self.num_classes_.device)
         step = rows_per_block(scores.shape)

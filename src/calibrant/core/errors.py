@@ -33,7 +33,10 @@ def shorten(text: str, limit: int) -> str:
 
 def show(value: object) -> str:
     """Return how Python writes a value, in a bounded length."""
-    return shorten(repr(value), _LONGEST_ITEM)
+    try:
+        return shorten(repr(value), _LONGEST_ITEM)
+    except (ValueError, RecursionError):  # Python writes no number of over 4,300 digits
+        return f"a {type(value).__name__} too long to write"
 
 
 def first(items: Iterable[object], limit: int = 5) -> str:

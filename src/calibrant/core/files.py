@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", -1)}
+
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
@@ -40,12 +42,13 @@ def replace_file(path: Path) -> Iterator[Path]:
 def _find_errno(error: Exception) -> int | None:
     """Return the number of an error of the disk, 0 if it has none; None for other errors."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    # safetensors and Arrow raise errors of their own, which say the number.
-    match = re.search(r"\b(?:os error|errno) (\d+)\b", str(error))
-    if match is not None:
-        return int(match[1])
-    return 0 if isinstance(error, OSError) else None  # NumPy's have no number
+        number = error.errno
+    elif match := re.search(r"\b(?:os error|errno) (\d+)\b", str(error)):
+        number = int(match[1])  # safetensors and Arrow raise errors of their own, which say it
+    else:
+        is_numpy = re.fullmatch(r"\d+ requested and \d+ written", str(error))
+        return 0 if isinstance(error, OSError) and is_numpy else None
+    return number if number in _OF_THE_DISK else None
 
 
 def write_file(path: Path, content: bytes) -> None:

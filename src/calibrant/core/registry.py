@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from calibrant.core.errors import InputError, no_such, wrong_options
+from calibrant.core.errors import InputError, no_such, show, wrong_options
 
 T = TypeVar("T")
 ENTRY_POINTS = "calibrant.plugins"
@@ -102,6 +102,11 @@ class Registry(Generic[T]):
     def create(self, name: str, *args: Any, shared: tuple[str, ...] = (), **options: Any) -> Any:
         """Call the method called ``name``; refused options raise an error that lists all."""
         maker: Any = self.load(name)
+        for option, value in options.items():
+            if isinstance(value, int) and abs(value) >= 1 << 63:
+                raise InputError(
+                    f"{self.kind} {name!r}: {option} must fit 64 bits, found {show(value)}"
+                )
         try:
             return maker(*args, **options)
         except TypeError as error:

@@ -98,11 +98,18 @@ def _refuse_mask(values: object) -> None:
         raise InputError("found a masked array: drop the masked rows or use ignore_index")
 
 
-def as_numpy(array: Array) -> NDArray[Any]:
-    """Return the array as NumPy on the CPU; bfloat16, which NumPy lacks, becomes float32."""
+def as_array(values: Any) -> Array:
+    """Return tensors and arrays as they are, and lists and columns of tables as arrays."""
+    return values if isinstance(values, (Tensor, np.ndarray)) else as_numpy(values)
+
+
+def as_numpy(array: Any) -> NDArray[Any]:
+    """Return the values as NumPy on the CPU; bfloat16, which NumPy lacks, becomes float32."""
     if isinstance(array, np.ndarray):
         _refuse_mask(array)
         return array
+    if not isinstance(array, Tensor):  # a list, or a column of pandas or polars
+        return np.asarray(array)
     array = array.detach().cpu()
     if array.dtype == torch.bfloat16:
         array = array.float()

@@ -9,15 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, show
+
+_MOST_BINS = 1 << 24
 
 _EXACT_BINS = 4096
 
 
 def check_bins(num_bins: int) -> int:
-    """Return the number of bins as an integer, or raise if it is not whole and at least 1."""
-    if int(num_bins) != num_bins or num_bins < 1:
-        raise InputError(f"num_bins must be a whole number of at least 1, found {num_bins!r}")
+    """Return the number of bins as an integer, or raise if it is not whole and at least 1.
+
+    Every bin takes memory, so that there may be 16,777,216 at most.
+    """
+    if not 1 <= num_bins <= _MOST_BINS or int(num_bins) != num_bins:
+        raise InputError(
+            f"num_bins must be a whole number of at least 1 (and at most {_MOST_BINS:,}), found "
+            f"{show(num_bins)}"
+        )
     return int(num_bins)
 
 

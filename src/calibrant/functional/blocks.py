@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.core.errors import InputError, first
+from calibrant.core.errors import InputError, first, show
 from calibrant.functional.arrays import Array, row_slices, to_tensor
 from calibrant.functional.binning import bin_sums, find_true
 
@@ -301,6 +301,8 @@ def blocks(
     """
     scores = to_tensor(preds)
     labels = None if target is None else to_tensor(target)
+    if ignore_index is not None:
+        _check_ignore_index(ignore_index)
     _check_shapes(scores, labels)
     row_weights = None if weights is None else _check_weights(weights, scores)
     if labels is not None and labels.device != scores.device:
@@ -411,6 +413,13 @@ def _pieces(
         for pixels in row_slices((size, classes), elements):
             piece_weights = None if each is None else each[pixels]
             yield table[:, pixels], None if flat is None else flat[pixels], piece_weights, 0
+
+
+def _check_ignore_index(given: object) -> None:
+    """Raise an error unless it can be the label of a row."""
+    whole = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
+    if not whole or not -(2**63) <= int(given) < 2**63:  # type: ignore[call-overload]
+        raise InputError(f"ignore_index must be a whole number of 64 bits, found {show(given)}")
 
 
 def _check_shapes(preds: Tensor, target: Tensor | None) -> None:

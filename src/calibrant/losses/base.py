@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypedDict
 import torch
 from torch import Tensor, nn
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, show
 from calibrant.losses.common import (
     IGNORED,
     Input,
@@ -62,7 +62,11 @@ class Loss(nn.Module):
         try:
             self.ignore_index = operator.index(ignore_index)
         except TypeError:
-            raise InputError(f"ignore_index must be an integer, found {ignore_index!r}") from None
+            raise InputError(
+                f"ignore_index must be an integer, found {show(ignore_index)}"
+            ) from None
+        if not -(2**63) <= self.ignore_index < 2**63:
+            raise InputError(f"ignore_index must fit 64 bits, found {show(ignore_index)}")
 
     def options(self) -> dict[str, Any]:
         """Return the options that every function of a loss takes."""

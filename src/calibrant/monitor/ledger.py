@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
+import types
+import typing
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, show
 from calibrant.core.files import write_file
+from calibrant.functional.arrays import refuse_half_characters
 from calibrant.predictions.files import explain_read_errors
 
 FORMAT = 1
@@ -209,7 +211,54 @@ class Ledger:
         return ledger
 
     def check(self) -> None:
-        """Raise an error if sums have wrong sizes, or a delivery has no batch."""
+        """Raise an error if the state cannot be one that a monitor wrote."""
+        _check_values(self, Ledger, "the state")
+        self._check_plan()
+        self._check_batches()
+
+    def _check_plan(self) -> None:
+        """Raise an error if the baseline does not have what the plan tests."""
+        plan, baseline = self.plan, self.baseline
+        if not (
+            plan.task in ("classes", "events")
+            and 2 <= plan.num_classes < 1 << 24
+            and 0 <= plan.tolerance < 1
+            and 0 < plan.alpha < 1
+            and (plan.positive is None or 0 <= plan.positive < plan.num_classes)
+            and (plan.class_names is None or len(plan.class_names) == plan.num_classes)
+        ):
+            raise InputError("the state file is damaged: its plan cannot be")
+        figures = {"gap", "brier"} | ({"error"} if plan.positive is None else set())
+        tests = {"over", "under", "brier"} | (figures & {"error"})
+        if not (
+            baseline.edges == sorted(set(baseline.edges))
+            and len(baseline.scores) == len(baseline.edges) + 1
+            and "" in baseline.bounds
+            and baseline.bounds.keys() <= baseline.counts.keys()
+            and baseline.means.keys() == baseline.counts.keys()
+            and all(means.keys() == figures for means in baseline.means.values())
+            and all(bounds.keys() == tests for bounds in baseline.bounds.values())
+            and all(count > 0 for count in baseline.counts.values())
+        ):
+            raise InputError("the state file is damaged: its baseline does not fit its plan")
+        lengths = set()
+        for delivery in self.deliveries:
+            for name, cell in (("", delivery.all), *delivery.groups.items()):
+                if cell is None:
+                    continue
+                bounds = baseline.bounds.get(name, {})
+                if cell.sums.keys() != figures or cell.squares.keys() != figures:
+                    raise InputError("the state file is damaged: a sum is missing")
+                if cell.logs.keys() - bounds.keys() or cell.count < 1:
+                    raise InputError("the state file is damaged: sums of a test that is not made")
+                lengths |= {len(logs) for logs in cell.logs.values()}
+        if len(lengths) > 1 or 0 in lengths:
+            raise InputError("the state file is damaged: sums of a test have different lengths")
+
+    def _check_batches(self) -> None:
+        """Raise an error if a batch occurs twice, or labels have no batch."""
+        for batch in self.batches:
+            format_time(batch.when)
         num_bins = len(self.baseline.edges) + 1
         keys = [batch.key for batch in self.batches]
         if len(set(keys)) < len(keys):
@@ -221,16 +270,9 @@ class Ledger:
         known = set(keys)
         if any(delivery.batch not in known for delivery in self.deliveries):
             raise InputError("the state file is damaged: labels of a batch that is not there")
-        for delivery in self.deliveries:
-            for cell in (delivery.all, *delivery.groups.values()):
-                values = (
-                    [] if cell is None else [each for row in cell.logs.values() for each in row]
-                )
-                values += [] if cell is None else [*cell.sums.values(), *cell.squares.values()]
-                if not all(
-                    isinstance(each, (int, float)) and math.isfinite(each) for each in values
-                ):
-                    raise InputError("the state file is damaged: a sum is no finite number")
+        for batch in self.batches:
+            self.labelled_rows(batch.key)
+        self.seen_clusters()
 
     def find_batch(self, key: str) -> Batch | None:
         """Return the batch of a key, or None."""
@@ -251,6 +293,36 @@ class Ledger:
         packed = [self.baseline.clusters, *(delivery.clusters for delivery in self.deliveries)]
         parts = [unpack_digests(text) for text in packed if text is not None]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
+
+
+def _check_values(value: Any, hint: Any, what: str) -> None:
+    """Raise an error if a value, or one in it, is not of the type that its class declares."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        if value is None and type(None) in parts:
+            return
+        hint = next(part for part in parts if part is not type(None))
+        _check_values(value, hint, what)
+    elif is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        for each in fields(hint):
+            _check_values(getattr(value, each.name), hints[each.name], f"{what}.{each.name}")
+    elif origin is list and isinstance(value, list):
+        for item in value:
+            _check_values(item, parts[0], what)
+    elif origin is dict and isinstance(value, dict):
+        for key, item in value.items():
+            _check_values(key, parts[0], what)
+            _check_values(item, parts[1], what)
+    else:
+        allowed = (int, float) if hint is float else (hint if origin is None else origin,)
+        fits = type(value) in allowed and (
+            not isinstance(value, (int, float)) or abs(value) < 1 << 62
+        )  # not for NaN and infinity
+        if not fits or (hint is int and value < -1):
+            raise InputError(f"the state file is damaged: {what} cannot be {show(value)}")
+        if hint is str:
+            refuse_half_characters([value], what)
 
 
 def _make_delivery(found: dict[str, Any]) -> Delivery:

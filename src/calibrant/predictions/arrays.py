@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from calibrant.core.errors import InputError, first
+from calibrant.core.errors import InputError, first, show
 from calibrant.functional.arrays import (
     Array,
     as_numpy,
@@ -296,6 +296,8 @@ def pad_options(
     K is the largest number; absent options have a logit of −inf, or probability 0. In an array
     (N, K) of logits, −inf at the end of a row is padding; in a list it is an option's score.
     """
+    if not isinstance(scores, Iterable) or not getattr(scores, "shape", True):
+        raise InputError("scores must be a list with an array for each question")
     rows = [np.asarray(as_numpy(_as_array(row, "scores")), dtype=np.float64) for row in scores]
     if not rows:
         raise InputError("scores are empty: give an array for each question")
@@ -376,4 +378,6 @@ def as_ignore_index(given: object) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
         raise InputError(f"ignore_index must be one whole number, found {given!r}")
+    if not -(2**63) <= given < 2**63:
+        raise InputError(f"ignore_index must fit 64 bits, found {show(int(given))}")
     return int(given)

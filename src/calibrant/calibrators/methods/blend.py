@@ -18,7 +18,7 @@ from calibrant.calibrators.base import MOST_CLASSES, PLAIN, Calibrator, Design, 
 from calibrant.calibrators.solvers.folds import assign_folds
 from calibrant.calibrators.solvers.multinomial import Ridge, RidgeProblem, minimise, to_blocks
 from calibrant.calibrators.solvers.one_vs_rest import log_sigmoid
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, show
 from calibrant.core.threads import one_thread
 
 # Each part refines the one before it; events have a curve where classes have the last two.
@@ -118,9 +118,10 @@ class Blend(Calibrator):
         from_logits: bool = True,
     ) -> None:
         super().__init__(from_logits=from_logits)
-        if folds is not None and folds < 2:
-            raise InputError(f"folds must be at least 2, found {folds}")
-        self.keep_predictions, self.folds, self.seed = keep_predictions, folds, seed
+        if folds is not None and not (2 <= folds < 1 << 31 and int(folds) == folds):
+            raise InputError(f"folds must be a whole number of at least 2, found {show(folds)}")
+        self.keep_predictions, self.seed = keep_predictions, seed
+        self.folds = None if folds is None else int(folds)
         self.time_budget = time_budget
         self.preserves_predictions = keep_predictions
         self.measured_: dict[str, Measured] = {}  # by the last fit

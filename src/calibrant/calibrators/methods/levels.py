@@ -73,7 +73,7 @@ class Levels(Calibrator):
         from_logits: bool = True,
     ) -> None:
         super().__init__(from_logits=from_logits)
-        if not (math.isfinite(num_levels) and int(num_levels) == num_levels >= 1):
+        if not (1 <= num_levels < 1 << 31 and int(num_levels) == num_levels):
             raise InputError(
                 f"num_levels must be a whole number of at least 1, found {num_levels!r}"
             )
