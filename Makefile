@@ -3,19 +3,29 @@ PYTHON ?= python3
 VENV   ?= .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all test-integrations test-lowest test-dist dist lint types unit docs docs-run docs-serve \
+.PHONY: demo test test-all test-integrations test-lowest test-dist dist lint security fuzz types unit docs docs-run docs-serve \
 	bench-metrics bench-calibrators bench-class-scaling bench-losses clean
 
 demo: $(VENV)/.core
 	$(VENV)/bin/calibrant demo
 
 # The type checker keeps a single core busy, so the tests run beside it.
-test: lint
+test: lint security
 	$(MAKE) --jobs 2 types unit
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+# Seconds: patterns that are unsafe, and licences of everything that is installed.
+security: $(VENV)/.dev
+	$(VENV)/bin/bandit --quiet --recursive src --configfile pyproject.toml
+	$(VENV)/bin/python scripts/check_licences.py
+
+# Every entrance, with hostile input; failing cases are kept in tests/fuzz/corpus.
+FUZZ_CASES ?= 100000
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.fuzz --cases $(FUZZ_CASES)
 
 types: $(VENV)/.dev
 	$(VENV)/bin/mypy
