@@ -126,3 +126,30 @@ def compute_effect_sizes(
         if name is not None and primary in errors:
             effects[secondary] = cohens_d(errors[primary], errors[name])
     return effects
+
+
+def pool_effects(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Pool Cohen's d over settings: the mean gap of the settings over their pooled deviation.
+
+    Soft-calibration figure 1 aggregates over data sets and primary losses. Deviations are those
+    within settings, so that settings may differ in size. Return NaN without two runs on a side.
+
+    Args:
+        pairs: errors without and with a secondary loss, by setting.
+
+    >>> pool_effects([([3.0, 4.0, 5.0], [1.0, 2.0, 3.0]), ([13.0, 14.0, 15.0], [11.0, 12.0, 13.0])])
+    2.0
+    """
+    gaps, squares, free = [], 0.0, 0
+    for without, with_it in pairs:
+        before, after = np.asarray(without, float), np.asarray(with_it, float)
+        if len(before) < 2 or len(after) < 2:
+            continue
+        gaps.append(float(before.mean() - after.mean()))
+        squares += float(
+            ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
+        )
+        free += len(before) + len(after) - 2
+    if not gaps or squares == 0:
+        return math.nan
+    return math.fsum(gaps) / len(gaps) / math.sqrt(squares / free)

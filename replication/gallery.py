@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ from calibrant.bench.tables.gallery import (
 )
 from calibrant.bench.tables.pictures import svg
 from replication import pictures
-from replication.formulas import compute_effect_sizes
+from replication.formulas import compute_effect_sizes, pool_effects
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +82,9 @@ def list_drawings(results: Results) -> Iterator[Drawing]:
         _draw_sparsity,
         _draw_spread,
         _draw_effects,
+        _draw_pooled_effects,
+        _draw_soft_severities,
+        _draw_uncertainty,
         _draw_looks,
     ):
         yield from draw(results)
@@ -163,6 +168,50 @@ def _draw_effects(results: Results) -> Iterator[Drawing]:
         if effects:
             title = title_of(results, "Effect of secondary losses on ECE (Cohen's d)", cell)
             yield title, partial(pictures.draw_effects, effects, title=results.name_of(cell))
+
+
+def _draw_pooled_effects(results: Results) -> Iterator[Drawing]:
+    """Draw Cohen's d pooled over data and primary losses (soft-calibration figure 1)."""
+    effects: dict[str, dict[str, float]] = {}
+    for calibrator, half in (("none", "as trained"), ("temperature", "after temperature")):
+        pairs: dict[str, list[tuple[list[float], list[float]]]] = {}
+        values = results.values(SOFT_ECE, calibrator=calibrator)
+        for cell, primary, secondary in itertools.product(results.cells, PRIMARIES, SECONDARIES):
+            names = [f"{primary}+{secondary}"]
+            if primary == "cross_entropy":  # the interleaved runs are the paper's rows
+                names = [f"interleaved_{secondary}", secondary]
+            runs = [values.get((cell, name)) for name in names]
+            own, base = next(filter(None, runs), None), values.get((cell, primary))
+            if own and base:
+                pairs.setdefault(secondary, []).append(([*base.values()], [*own.values()]))
+        sizes = {name: pool_effects(each) for name, each in pairs.items()}
+        sizes = {name: size for name, size in sizes.items() if math.isfinite(size)}
+        if sizes:
+            effects[half] = sizes
+    if effects:
+        title = "Effect of secondary losses on ECE, pooled over settings (Cohen's d)"
+        yield title, partial(pictures.draw_effects, effects, title=title)
+
+
+def _draw_soft_severities(results: Results) -> Iterator[Drawing]:
+    """Draw every method under corruptions by the paper's metric (soft-calibration figure 7)."""
+    for cell, lines in series.by_severity(results, SOFT_ECE).items():
+        title = title_of(results, "Equal-mass L2 ECE under corruptions", cell)
+        yield draw_lines(title, lines, SOFT_ECE, "severity")
+
+
+def _draw_uncertainty(results: Results) -> Iterator[Drawing]:
+    """Draw ECE against mean uncertainty (soft-calibration figure 10)."""
+    entropy, errors = results.values("mean_entropy"), results.values(SOFT_ECE)
+    points: dict[Cell, list[tuple[str, float, float]]] = {}
+    for (cell, method), runs in errors.items():
+        if own := entropy.get((cell, method)):
+            means = [math.fsum(each.values()) / len(each) for each in (own, runs)]
+            points.setdefault(cell, []).append((method, means[0], means[1]))
+    for cell, each in points.items():
+        if len(each) > 2:
+            title = title_of(results, "ECE against mean uncertainty", cell)
+            yield title, partial(pictures.draw_uncertainty, each, title=title)
 
 
 def _draw_looks(results: Results) -> Iterator[Drawing]:

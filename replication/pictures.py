@@ -149,3 +149,25 @@ def draw_effects(
     axes.set_xlim(-0.6, len(names) - 0.4)
     add_legend(axes)
     return axes
+
+
+def draw_uncertainty(
+    points: Sequence[tuple[str, float, float]], ax: Axes | None = None, *, title: str = ""
+) -> Axes:
+    """Draw ECE against mean entropy, a mark for each method (soft-calibration figure 10)."""
+    if not points:
+        raise InputError("no method with a mean entropy to draw")
+    axes = start_axes(ax, title, "mean entropy, nats", heading("adaptive_ece(order=2)"))
+    for place, (method, entropy, error) in enumerate(points):
+        colour = COLOURS[place % len(COLOURS)]
+        axes.scatter([entropy], [100 * error], s=18, color=colour, lw=0)
+        axes.annotate(
+            method,
+            (entropy, 100 * error),
+            xytext=(4, 3),
+            textcoords="offset points",
+            fontsize=7,
+            color=MUTED,
+            parse_math=False,
+        )
+    return axes

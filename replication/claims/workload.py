@@ -35,6 +35,8 @@ SHAPES = {
     "digits": Shape(1_258, 10, (1, 8, 8)),
     "cifar10": Shape(50_000, 10, (3, 32, 32)),
     "cifar100": Shape(50_000, 100, (3, 32, 32)),
+    "svhn": Shape(73_257, 10, (3, 32, 32)),
+    "tiny_imagenet": Shape(100_000, 200, (3, 64, 64)),
     "camvid": Shape(367, 11, (3, 180, 240), own=True),
 }
 

@@ -114,7 +114,7 @@ def test_a_and_b_have_one_loss_on_both_sides_of_the_lowest():
 
 def test_masks_of_nothing_and_of_everything():
     generator = torch.Generator().manual_seed(1)
-    features, weight = torch.randn(50, 8, generator=generator), torch.randn(8, 3)
+    features, weight = (torch.randn(*shape, generator=generator) for shape in ((500, 8), (8, 3)))
     bias = torch.tensor([0.0, 0.0, 1.0])
     labels = (features @ weight + bias).argmax(1)
     figures = infer_masked(features, labels, weight, bias, ratios=[0.0, 0.5, 1.0])
@@ -151,6 +151,17 @@ def test_effects_take_the_methods_by_their_names_in_suites():
     assert plain["mmce"] < 0 < plain["s_avuc"]
     focal = formulas.compute_effect_sizes(errors, primary="focal", secondaries=names)
     assert focal == {"s_avuc": formulas.cohens_d([0.05, 0.06], [0.01, 0.02])}
+
+
+def test_effects_are_pooled_by_the_deviation_within_settings():
+    draw = np.random.default_rng(0)
+    pairs = [(list(draw.normal(5, 1, 6)), list(draw.normal(3, 1, 5))) for _ in range(3)]
+    pairs.append(([40.0, 41.0], [38.0, 39.5]))
+    gap = np.mean([np.mean(a) - np.mean(b) for a, b in pairs])
+    squares = sum(np.var(side) * len(side) for pair in pairs for side in pair)
+    free = sum(len(side) - 1 for pair in pairs for side in pair)
+    assert formulas.pool_effects(pairs) == pytest.approx(gap / math.sqrt(squares / free))
+    assert math.isnan(formulas.pool_effects([([1.0], [2.0])]))
 
 
 # --- series -----------------------------------------------------------------------------
@@ -229,6 +240,7 @@ def everything(tmp_path_factory):
                     part = f"test:{kind}:{severity}"
                     add(part, "adaptive_ece(order=2)", ece + more * severity, calibrator)
         add("test", "adaptive_ece(order=2)", ece / 3, "temperature")
+        add("test", "mean_entropy", 0.3 + ece)
         store.add(spec.key, rows)
     return suite, store.frame()
 
@@ -358,6 +370,9 @@ def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
         "Sparsity",
         "spread",
         "Cohen",
+        "pooled over settings",
+        "L2 ECE under corruptions",
+        "mean uncertainty",
         "masked",
         "regulariser",
         "hardest classes",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from calibrant.bench import Store, make_row
-from replication import make_results
+from replication import make_results, table_2
+from replication.claims.outcome import STATUSES
+from replication.claims.writers import format_markdown
 from replication.readme_numbers import PageNumbers, rewrite_pages
+from replication.stored import RESULTS, StoredResults
 from replication.take_results import take_results
 from tests.helpers.bench_frames import frame_of, small
 
@@ -164,6 +168,26 @@ def test_our_own_numbers_have_not_drifted():
 
 
 @pytest.mark.filterwarnings("ignore:inverse_focal")
+def test_the_page_of_table_2_has_not_drifted():
+    results = StoredResults()
+    page = (RESULTS / table_2.PAGE).read_text(encoding="utf-8")
+    assert table_2.Table2(results.get_results(table_2.SUITE)).write() == page
+
+
+def test_every_claim_has_all_five_counts_and_its_differences():
+    text = (RESULTS / "claims.md").read_text(encoding="utf-8")
+    assert format_markdown(StoredResults().outcomes) in text
+    for status in STATUSES:
+        assert f" {status}" in text.splitlines()[2]
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.rglob("*.md")), ids=lambda page: page.stem)
+def test_links_and_figures_of_the_pages_exist(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text)
+    assert [link for link in links if link and not (page.parent / link).exists()] == []
+
+
 def test_tables_claims_and_pages_are_made_of_the_store(root, monkeypatch):
     monkeypatch.setattr(make_results, "list_suites", list)
     make_results.make_results(root / "replication" / "results")

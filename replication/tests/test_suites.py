@@ -57,6 +57,17 @@ ASKED = [
     "class-scaling-other",
     "class-scaling-authors",
     "secondary-pilot",
+    "quick-tiny",
+    "quick-mac-cal",
+    "headline-cifar10",
+    "r-aurc-gamma",
+    "r-aurc-tiny-imagenet",
+    "acls-tiny-imagenet",
+    "acls-imagenet",
+    "acls-voc",
+    "mac-cal-tiny-imagenet",
+    "soft-calibration-imagenet",
+    "class-scaling-table-1",
 ]
 QUICK = [
     "quick-cifar",
