@@ -15,7 +15,7 @@ from calibrant.bench.tables.pictures import COLOURS, add_legend, lines, scatter,
 from calibrant.bench.tables.statistics import mean_of
 from calibrant.report.pictures import MUTED, add_title, quiet_frame
 from replication import table_2
-from replication.pictures import draw_loss_weights
+from replication.pictures import draw_loss_weights, draw_pulls
 from replication.published import find_published
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def draw_figures(results: StoredResults) -> dict[str, str]:
     drawn["class-scaling"] = draw_table_2(authors)
     drawn["class-scaling-epochs"] = draw_epochs(authors)
     drawn["r-aurc-weights"] = svg(draw_loss_weights())
+    drawn["acls-pulls"] = svg(draw_pulls())
     return drawn
 
 

@@ -153,3 +153,38 @@ def pool_effects(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> fl
     if not gaps or squares == 0:
         return math.nan
     return math.fsum(gaps) / len(gaps) / math.sqrt(squares / free)
+
+
+def compute_pulls(
+    texts: Sequence[str], *, classes: int = 10, largest: float = 20.0, points: int = 201
+) -> dict[str, tuple[Numbers, Numbers]]:
+    """Compute how regularisers pull on logits (acls figure 1 and table 2).
+
+    One row, rightly classified, whose predicted logit grows from 0 to ``largest`` while the others
+    stay 0. Each result holds the gradient of the loss less that of cross-entropy, for the predicted
+    logit and for one of the others. A regulariser that smooths labels pulls the predicted logit
+    down, more so the larger it is; where it is 0 its condition does not hold.
+
+    Args:
+        texts: losses, such as ``cross_entropy+mbls(margin=10)``.
+        classes: K. Default: 10.
+        largest: the largest logit. Default: 20, twice the margin of ACLS.
+        points: how many logits. Default: 201.
+    """
+    places = np.linspace(0, largest, points)
+
+    def compute_gradient(text: str, place: float) -> Numbers:
+        logits = torch.zeros(1, classes, dtype=torch.float64)
+        logits[0, 0] = place
+        logits.requires_grad_()
+        (gradient,) = torch.autograd.grad(losses.get(text)(logits, _make_zeros(1)).sum(), logits)
+        return np.asarray(gradient[0])
+
+    pulls = {}
+    for text in texts:
+        rows = [
+            compute_gradient(text, place) - compute_gradient("cross_entropy", place)
+            for place in places
+        ]
+        pulls[text] = (np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
+    return pulls

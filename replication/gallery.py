@@ -60,6 +60,7 @@ def draw_formulas() -> dict[str, str]:
             pictures.draw_soft_bins, temperature=0.0001
         ),
         "Soft uncertainty (soft-calibration, figure 4)": pictures.draw_soft_threshold,
+        "Pull of regularisers (acls, figure 1 and table 2)": pictures.draw_pulls,
     }
     return {title: svg(draw()) for title, draw in drawn.items()}
 

@@ -18,6 +18,7 @@ from replication.formulas import (
     RANKED,
     compute_loss_curves,
     compute_membership,
+    compute_pulls,
     compute_uncertainty,
     make_probabilities,
 )
@@ -170,4 +171,28 @@ def draw_uncertainty(
             color=MUTED,
             parse_math=False,
         )
+    return axes
+
+
+REGULARISERS = (
+    "label_smoothing(smoothing=0.05)",
+    "cross_entropy+0.1*confidence_penalty",
+    "cross_entropy+mbls(margin=10)",
+    "cross_entropy+acls(margin=10)",
+    "cross_entropy+cpc",
+    "cross_entropy+mdca",
+)
+
+
+def draw_pulls(ax: Axes | None = None, *, texts: Sequence[str] = REGULARISERS) -> Axes:
+    """Draw how regularisers pull the predicted logit down (acls figure 1, table 2)."""
+    title = "Pull of regularisers on the predicted logit"
+    axes = start_axes(ax, title, "predicted logit, the others 0", "gradient beside cross-entropy's")
+    for place, (text, (own, _)) in enumerate(compute_pulls(texts).items()):
+        label = text.removeprefix("cross_entropy+")
+        axes.plot(np.linspace(0, 20, len(own)), own, label=label, **line_style(place))
+    axes.axhline(0, color=MUTED, lw=0.8)
+    axes.set_ylim(-0.05, 0.3)
+    axes.set_xlim(0, 20)
+    add_legend(axes)
     return axes

@@ -54,6 +54,21 @@ def test_weights_and_gradients_are_those_of_the_formulas():
         np.testing.assert_allclose(curves[text].gradient, values, rtol=1e-6, err_msg=text)
 
 
+def test_pulls_are_those_of_the_regularisers():
+    texts = ["label_smoothing(smoothing=0.1)", "cross_entropy+0.1*mbls(margin=6)"]
+    texts.append("cross_entropy+acls(margin=6, lambda1=0.1, lambda2=0.01)")
+    pulls = formulas.compute_pulls(texts, classes=5, points=21)
+    z = np.linspace(0, 20, 21)
+    # Label smoothing: the target of the predicted class falls by ε(1 − 1/K), the others' rises.
+    np.testing.assert_allclose(pulls[texts[0]][0], 0.1 * (1 - 1 / 5), rtol=1e-9)
+    np.testing.assert_allclose(pulls[texts[0]][1], -0.1 / 5, rtol=1e-9)
+    # MbLS: the mean over classes of max(0, z − 0 − 6), four of five classes.
+    np.testing.assert_allclose(pulls[texts[1]][0], np.where(z > 6, 0.1 * 4 / 5, 0), atol=1e-12)
+    # ACLS, eq. 13: 0.1·(z − 6)² of the predicted class, and 0.01 of the mean over the others.
+    over = np.maximum(z - 6, 0)
+    np.testing.assert_allclose(pulls[texts[2]][0], 2 * (0.1 + 0.01) * over, atol=1e-12)
+
+
 def test_soft_bins_are_the_softmax_of_squared_distances():
     (table,) = formulas.compute_membership([0.02], num_bins=4, points=11).values()
     for row in range(11):
@@ -350,7 +365,7 @@ def test_svg_is_whole_and_the_same_each_time():
 
 def test_formulas_are_drawn():
     drawn = gallery.draw_formulas()
-    assert len(drawn) == 5
+    assert len(drawn) == 6
     for text in drawn.values():
         assert ElementTree.fromstring(text).tag.endswith("svg")
         assert len(text) < 100_000
