@@ -21,6 +21,7 @@ from scipy.special import betaincinv, ndtr, softmax
 from calibrant import Predictions
 from calibrant.evaluation import evaluate
 from calibrant.evaluation.bootstrap import share_states
+from calibrant.evaluation.clustered import total_test
 from calibrant.evaluation.evaluate import choose_measures, find_units, row_options
 from calibrant.evaluation.event_tests import EventTests, run_event_tests
 from calibrant.evaluation.intervals import Plan as Resampling
@@ -28,7 +29,7 @@ from calibrant.evaluation.intervals import Units, figure_intervals, make_row_sta
 from calibrant.evaluation.verdict import OFF, Span, conclude_events
 from calibrant.metrics.base import compute_all
 from calibrant.metrics.rank_state import RankState
-from coverage_parts import Plan
+from coverage_parts import Plan, rate
 
 SHAPES = ((40, 50), (200, 10))
 CORRELATIONS = (0.05, 0.2, 0.5)
@@ -224,3 +225,50 @@ def clusters_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
             yield [f"{groups} x {size}", f"{correlation:g}", *shares]
 
     return "Rows in clusters", words, lines()
+
+
+TOTAL_SHAPES = ((12, 100), (40, 50), (200, 10))
+TOTAL_CORRELATIONS = (0.05, 0.5, 0.99)
+TOTAL_LAWS = {"40%": (2.0, 3.0), "10%": (1.0, 9.0), "1%": (0.5, 50.0)}
+
+
+def simulate_totals(
+    groups: int, size: int, correlation: float, mean: str, sets: int
+) -> tuple[int, int]:
+    """Count the sets whose total is called off: of a calibrated model, and of one that is off."""
+    rng = np.random.default_rng((groups, round(100 * correlation), len(mean)))
+    clusters, quantiles = np.repeat(np.arange(groups), size), betaincinv(*TOTAL_LAWS[mean], RANKS)
+    alarms = found = 0
+    for trial in range(sets):
+        p = np.interp(draw_ranks(clusters, 0.5, rng), RANKS, quantiles)
+        luck = draw_ranks(clusters, correlation, rng)
+        how = {"weights": np.ones(len(p)), "clusters": clusters, "resamples": 400, "seed": trial}
+        alarms += total_test(p, luck < p, **how) < 0.05
+        found += total_test(p, luck < p / 10, **how) < 0.05
+    return alarms, found
+
+
+def totals_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
+    """The test of the total of clustered rows, to very like rows and very wrong models."""
+    words = (
+        f"{plan.trials:,} sets a line (± one standard error), 400 resamples, drawn as above: how "
+        "often the test of the total is below 5% if the model is calibrated, and if a tenth of "
+        "what it says happens. At ρ = 0.99 nearly all rows of a cluster with the same probability "
+        "have the same outcome. The test of independent rows inside it is by the normal limit."
+    )
+
+    def lines() -> Iterator[list[str]]:
+        yield ["mean probability", "clusters x rows", "ρ", "calibrated", "says ten times too much"]
+        cells = [
+            (*shape, correlation, mean, plan.trials)
+            for mean in TOTAL_LAWS
+            for shape in TOTAL_SHAPES
+            for correlation in TOTAL_CORRELATIONS
+            if plan.wants(mean, f"{shape[0]} x {shape[1]}", f"{correlation:g}")
+        ]
+        found = plan.share(simulate_totals, cells)
+        for groups, size, correlation, mean, sets in cells:
+            shares = (rate(count, sets) for count in next(found))
+            yield [mean, f"{groups} x {size}", f"{correlation:g}", *shares]
+
+    return "The total of rows in clusters", words, lines()

@@ -35,7 +35,7 @@ from coverage_parts import (
     coverage_at_risk_part,
     groups_part,
 )
-from event_coverage import clusters_part
+from event_coverage import clusters_part, totals_part
 from verdict_parts import verdict_classes_part, verdict_events_part
 
 LOW, WIDTH = 0.55, 0.45
@@ -136,6 +136,7 @@ PARTS = {
     "verdict_events": verdict_events_part,
     "verdict_classes": verdict_classes_part,
     "clusters": clusters_part,
+    "totals": totals_part,
 }
 TITLE = "# How often intervals hold the truth, and alarms are false"
 MADE_BY = (
@@ -144,7 +145,12 @@ MADE_BY = (
 )
 
 
-MERGED = {"verdict_events": 4, "verdict_classes": 3, "clusters": 2}  # columns that name a line
+MERGED = {
+    "verdict_events": 4,
+    "verdict_classes": 3,
+    "clusters": 2,
+    "totals": 3,
+}  # columns that name a line
 
 
 def merge_lines(made: list[list[str]], before: str, names: int) -> list[list[str]]:
