@@ -145,12 +145,8 @@ MADE_BY = (
 )
 
 
-MERGED = {
-    "verdict_events": 4,
-    "verdict_classes": 3,
-    "clusters": 2,
-    "totals": 3,
-}  # columns that name a line
+# How many columns name a line.
+MERGED = {"verdict_events": 4, "verdict_classes": 3, "clusters": 2, "totals": 3}
 
 
 def merge_lines(made: list[list[str]], before: str, names: int) -> list[list[str]]:
