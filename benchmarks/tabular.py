@@ -224,7 +224,7 @@ def run(
 ) -> list[Line]:
     """Measure what the file of lines does not have yet; return all lines."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {(line["experiment"], line["method"]) for line in lines}
+    known = {(line["experiment"], line["method"]) for line in lines if "method" in line}
     work = []
     for experiment in experiments:
         left = [name for name in names if (experiment.name, name) not in known]
@@ -245,6 +245,33 @@ def run(
 
 def _measure_one(work: tuple[Experiment, list[str], Path | None, Path]) -> list[Line]:
     return measure(*work)
+
+
+SIZES = ((5_000, 2), (5_000, 10), (5_000, 100), (25_000, 1_000))
+
+
+def measure_times(repeats: int) -> list[Line]:
+    """Fit the choice on logits of the sizes that have a limit; return processor seconds."""
+    import calibrant
+
+    torch.set_num_threads(1)
+    _import_all()
+    lines = []
+    for rows, classes in SIZES:
+        rng = np.random.default_rng(0)
+        logits = 2 * rng.standard_normal((rows, classes), dtype=np.float32)
+        labels = np.empty(rows, dtype=np.int64)
+        for start in range(0, rows, 1_000):
+            part = logits[start : start + 1_000]
+            labels[start : start + 1_000] = (part + rng.gumbel(size=part.shape)).argmax(1)
+        held = calibrant.Predictions.from_logits(1.5 * logits, labels)
+        taken = []
+        for _ in range(repeats if classes < 1_000 else 1):
+            started = time.process_time()
+            calibrant.calibrate(held)
+            taken.append(time.process_time() - started)
+        lines.append({"rows": rows, "classes": classes, "processor": taken})
+    return lines
 
 
 # --- the report ------------------------------------------------------------------------
@@ -313,8 +340,10 @@ def _by_set(gaps: NDArray[np.float64], sets: list[str]) -> tuple[float, float]:
     return float(gaps.mean()), float(np.sqrt((parts**2).sum() * count / max(1, count - 1)))
 
 
-def write_report(lines: list[Line]) -> str:
+def write_report(lines: list[Line], note: str = "") -> str:
     """Return the report: what is measured, and a table for each half and kind."""
+    times = [line for line in lines if "processor" in line]
+    lines = [line for line in lines if "method" in line]
     libraries = sorted({contestants()[line["method"]][0] for line in lines})
     text = [
         "# The choice that `calibrate` makes, on many sets",
@@ -325,16 +354,26 @@ def write_report(lines: list[Line]) -> str:
         "- sets that scikit-learn ships or generates, six of its models each, 53 to 10,000 rows to "
         "calibrate on; logits of real networks, 150 rows, 600 rows and all",
         "- one thread",
+        *([f"- {note}"] if note else []),
         "",
         "*Win rate*: the share of the other methods that a method beats in test NLL, mean over "
         "set-splits. *auto − it*: difference of win rates, ± its standard error over sets. *Gain*: "
         "NLL saved, relative to leaving scores alone. *Worse*: test NLL over 0.1% above that of "
         "leaving scores alone; *surely*: and above it by two paired standard errors too (a "
-        "count). A method that fails loses. Probabilities are floored at 1e-12, in and out.",
+        "count). A method that fails loses. Probabilities are floored at 1e-12, in and out. "
+        "Seconds are of the clock, on a machine that may have been busy.",
         "",
         "The design was chosen on the first half of the sets; which half a set is in was fixed, by "
         "a hash of its name, before any result was seen. **The second half is the report.**",
     ]
+    if times:
+        text += ["", "## Processor seconds of `calibrate`", "", "| rows | classes | s | fits |"]
+        text += ["| --: | --: | --: | --: |"]
+        text += [
+            f"| {line['rows']:,} | {line['classes']:,} | {np.median(line['processor']):.2f} | "
+            f"{len(line['processor'])} |"
+            for line in times
+        ]
     for half in ("report", "design"):
         for two in (True, False):
             kind = "two classes" if two else "more classes"
@@ -345,6 +384,16 @@ def write_report(lines: list[Line]) -> str:
                 *tabulate(lines, half, two=two),
             ]
     return "\n".join(text) + "\n"
+
+
+def write_table(lines: list[Line], path: Path) -> None:
+    """Write the test NLL of every method, one line an experiment."""
+    import pandas as pd
+
+    table = pd.DataFrame([line for line in lines if "method" in line])
+    keys = ["half", "experiment", "set", "model", "rows", "classes"]
+    table = table.pivot(index=keys, columns="method", values="nll")
+    table.to_csv(path, float_format="%.5g")
 
 
 def main() -> None:
@@ -358,6 +407,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("CALIBRANT_TEST_DATA"))
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "tabular")
     parser.add_argument("--lines", type=Path, default=ROOT / "build" / "tabular.jsonl")
+    parser.add_argument("--note", default="", help="a line to add, such as what was left out")
+    parser.add_argument("--times", type=int, default=0, help="also time so many fits of a size")
     parser.add_argument("--write", type=Path, help="the report")
     options = parser.parse_args()
     beside = ROOT.parent / "shared" / "data"
@@ -371,10 +422,14 @@ def main() -> None:
         for name, (library, *_) in contestants().items()
         if version_of(library) and (not options.method or name in options.method)
     ]
+    if options.times:
+        with options.lines.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in measure_times(options.times))
     lines = run(found, names, options.lines, folder=folder, cache=options.cache, jobs=options.jobs)
-    report = write_report(lines)
+    report = write_report(lines, options.note)
     if options.write:
         options.write.write_text(report)
+        write_table(lines, options.write.with_name("tabular.csv"))
     else:
         print(report)
 
