@@ -76,6 +76,22 @@ def test_known_share_of_an_event_follows_bayes_rule():
     np.testing.assert_allclose(made.predict_proba(SOURCE.array[:50]), pair[:, 1], atol=1e-6)
 
 
+def test_two_classes_whose_calibrator_is_of_events():
+    logits, labels = draw(2000, EVENT)
+    rows = Predictions.from_logits(logits, labels, class_names=["ham", "spam"])
+    fitted = calibrant.calibrate(rows, method="platt")
+    events = calibrant.calibrators.get("platt").fit(rows, task="events")
+    for part in (fitted, events):
+        alone = calibrant.adapt(part, source={"spam": 0.3}, prevalence={"ham": 0.9})
+        assert alone.shift_.names == ("ham", "spam")
+        np.testing.assert_allclose(alone.shift_.target, [0.9, 0.1])
+        with_rows = calibrant.adapt(part, source=rows, prevalence={"spam": 0.1})
+        after = calibrant.calibrators.apply(with_rows, rows)
+        assert after.array.shape == (2000, 2)
+        said = with_rows.predict_proba(rows.array)[:, 1].mean()
+        assert said < part.predict_proba(rows.array)[:, 1].mean() - 0.03
+
+
 def test_labelled_source_rows_correct_the_calibrator_first():
     made = calibrant.adapt(None, source=SOURCE, prevalence=0.05)
     truth = make_events(20_000, RARE, seed=3)

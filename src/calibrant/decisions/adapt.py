@@ -397,18 +397,14 @@ def _adapt_to_shares(
     part = _unwrap(calibrator)
     for_events = part.for_events_
     width = 2 if for_events else int(part.num_classes_)
-    event = (part.class_names_ or ("event",))[0] if for_events else None
+    names, event = part.class_names_, None
+    if for_events and len(names or ()) != 2:  # two names are those of two classes
+        event = names[0] if names else "event"
+        names = ("no", event)
     stated = [
-        read_shares(
-            given,
-            num_classes=width,
-            class_names=None if for_events else part.class_names_,
-            event=event,
-            what=what,
-        )
+        read_shares(given, num_classes=width, class_names=names, event=event, what=what)
         for given, what in ((source, "source"), (prevalence, "prevalence"))
     ]
-    names = ("no", str(event)) if for_events else part.class_names_
     shift = Shift(
         how="stated",
         names=tuple(names or (str(k) for k in range(width))),
@@ -519,8 +515,8 @@ def _estimate(
         refusals.append(
             f"the scores hardly tell the classes apart ({alike}): the smallest singular value of "
             f"the confusion matrix is {smallest:.3f}, below {LEAST_SINGULAR_VALUE:g}, so their "
-            "shares cannot be estimated; state them with prevalence"
-            + ("" if width == 2 else ", merge such classes,")
+            f"shares cannot be estimated; {'' if width == 2 else 'merge such classes, or '}state "
+            "the shares with prevalence"
         )
     new_probs = label_shift.apply_correction(target.logits, correction)
     shares = label_shift.estimate_em(new_probs, base, target.weights)
@@ -655,7 +651,7 @@ def _describe_kind(predictions: Predictions) -> str:
 def _warn_of_fitted_rows(part: Calibrator, held: Predictions) -> None:
     """Warn if source rows fitted the calibrator, which then looks better on them than it is."""
     shared = count_fitted_rows(part, held)
-    if shared and int(part.num_classes_) > 0 and part.name not in ("identity", "temperature"):
+    if shared and part.name not in ("identity", "temperature"):  # these cannot overfit
         warnings.warn(
             f"about {shared:,} source rows fitted this {part.name} too, on which it looks better "
             "than it is: shares and intervals are better with other labelled rows",

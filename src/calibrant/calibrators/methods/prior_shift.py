@@ -89,7 +89,8 @@ class Shift:
         now = _percent(self.target[k])
         if self.low:
             now += f" ({_percent(self.low[k])} to {_percent(self.high[k])})"
-        return f"{self.names[k]} {now} instead of {_percent(self.source[k])}"
+        name = f"class {self.names[k]}" if self.names[k].isdigit() else self.names[k]
+        return f"{name} {now} instead of {_percent(self.source[k])}"
 
     @property
     def sentences(self) -> tuple[str, ...]:
