@@ -26,7 +26,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+import calibrant
 from calibrant import Predictions
+from calibrant.calibrators import apply
 from calibrant.decisions.adapt import _prepare  # whose estimate has no intervals yet
 from monitor_coverage import share, write_section
 
@@ -155,11 +157,43 @@ def run_set(case: Case, resamples: int, seed: int) -> dict[str, Any]:
     }
 
 
+def run_unlabelled(case: Case, resamples: int, seed: int) -> dict[str, Any]:
+    """Judge one set of rows without labels; the truth is that of many rows of its shares."""
+    rng = np.random.default_rng([27, seed])
+    prior = make_shares(case.source, case.classes, rng)
+    truth = make_shares(case.target, case.classes, rng)
+    source = make_predictions(case.rows, prior, prior, case, rng, labelled=True)
+    target = make_predictions(case.new, truth, prior, case, rng, labelled=False)
+    there = make_predictions(50_000, truth, prior, case, rng, labelled=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        judged = calibrant.evaluate_unlabelled(
+            None, source=source, target=target, resamples=resamples, seed=seed, force=True
+        )
+    found: dict[str, Any] = {}
+    for when, spans, rows in (
+        ("before", judged.before, there),
+        ("after", judged.after, apply(judged.calibrator, there)),
+    ):
+        names = ["brier", "nll", "ece", *(["accuracy"] if case.classes > 2 else [])]
+        figures = calibrant.evaluate(rows, metrics=names, intervals=False)
+        for name in names:
+            span, value = spans[name], figures[name].value
+            found[f"{name} {when}"] = [span.low <= value <= span.high, span.value - value]
+    return found
+
+
 class Work(NamedTuple):
     """How lines are made: by how many processes, which one alone, and where they are kept."""
 
     jobs: int
     keep: Path | None = None
+    line: int | None = None
+    kept_only: bool = False
+
+    def choose(self, cases: Sequence[Case]) -> list[tuple[int, Case]]:
+        """Return the cases to run with their places: all, or one."""
+        return [(at, each) for at, each in enumerate(cases) if self.line in (None, at)]
 
     def run(self, name: str, case: Case, resamples: int, sets: int) -> list[dict[str, Any]]:
         """Return the results of all sets; those kept in a file are read, and more are added."""
@@ -167,7 +201,11 @@ class Work(NamedTuple):
         results = []
         if kept is not None and kept.exists():
             results = [json.loads(line) for line in kept.read_text().splitlines()][:sets]
-        work = partial(run_set, case, resamples)
+        if self.kept_only and results:
+            return results
+        work = partial(
+            run_unlabelled if name.startswith("unlabelled") else run_set, case, resamples
+        )
         seeds = range(len(results), sets)
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +261,7 @@ def mean_error(values: np.ndarray) -> str:
 
 def shares_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
     words = (
-        f"{sets:,} sets a line, {sets // 3:,} where there are 10 classes and {sets // 5:,} where "
-        f"there are more than 3,000 source rows (± one standard error); {RESAMPLES} resamples. Normal rows around "
+        f"As many sets as said (± one standard error); {RESAMPLES} resamples. Normal rows around "
         "each class, scores that are overconfident and biased by class; *random*: shares drawn "
         "anew for each set, evenly from all; *long tail*: the last class is 100 times rarer than "
         "the first. *Error*: the total variation between estimated and true shares, in points, of "
@@ -236,10 +273,10 @@ def shares_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
 
     def lines() -> Iterator[list[str]]:
         yield [
-            *("shares", "source rows", "new rows", "error of EM", "error of BBSE"),
+            *("shares", "source rows", "new rows", "sets", "error of EM", "error of BBSE"),
             *("coverage", "coverage below 1%", "warned", "refused"),
         ]
-        for at, case in enumerate(SHARES):
+        for at, case in work.choose(SHARES):
             number = sets // 5 if case.rows > 3_000 else sets if case.classes == 2 else sets // 3
             found = work.run(f"shares-{at}", case, RESAMPLES, number)
             truth, em, bbse, low, high = (
@@ -261,7 +298,7 @@ def shares_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
             if case.cluster > 1:
                 rows, new = (f"{n} in clusters of {case.cluster}" for n in (rows, new))
             yield [
-                *(case.words, rows, new),
+                *(case.words, rows, new, f"{len(found):,}"),
                 mean_error(find_distance(em, truth)),
                 mean_error(find_distance(bbse, truth)),
                 *(coverage, tail, share(p_values < 0.05)),
@@ -273,8 +310,7 @@ def shares_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
 
 def power_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
     words = (
-        f"{sets:,} sets a line, {sets // 3:,} for 10 classes and 5,000 source rows (± one standard "
-        "error). Beside the shares (an event from 30% to "
+        "As many sets as said (± one standard error). Beside the shares (an event from 30% to "
         "10%, 10 even classes to random shares) something else changes in the new rows: all are "
         "harder (a quarter less distance between classes), their scores are noisier (by a "
         "quarter), one class moves half-way to another, or one row in ten is of a new kind. "
@@ -284,10 +320,10 @@ def power_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
 
     def lines() -> Iterator[list[str]]:
         yield [
-            *("classes", "source rows", "new rows", "what else changes"),
+            *("classes", "source rows", "new rows", "what else changes", "sets"),
             *("warned", "refused", "median misfit, points", "error of EM"),
         ]
-        for at, case in enumerate(POWER):
+        for at, case in work.choose(POWER):
             many = case.classes > 2 and case.rows > 3_000
             found = work.run(f"power-{at}", case, 0, sets // 3 if many else sets)
             p_values = np.array([1.0 if each["p"] is None else each["p"] for each in found])
@@ -295,7 +331,7 @@ def power_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
             truth, em = (np.array([each[name] for each in found]) for name in ("truth", "em"))
             yield [
                 "event" if case.classes == 2 else f"{case.classes}",
-                *(f"{case.rows:,}", f"{case.new:,}", case.change or "nothing"),
+                *(f"{case.rows:,}", f"{case.new:,}", case.change or "nothing", f"{len(found):,}"),
                 share(p_values < 0.05),
                 share(np.array([each["refused"] for each in found])),
                 f"{100 * np.median(misfit):.1f}",
@@ -305,7 +341,38 @@ def power_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
     return "Changed priors: does the fit test notice other changes?", words, lines()
 
 
-PARTS = {"shares": shares_part, "power": power_part}
+UNLABELLED = (
+    Case(2, 0.3, 0.05, 1_000, 500),
+    Case(10, EVEN, "random", 1_000, 500),
+)
+
+
+def unlabelled_part(sets: int, work: Work) -> tuple[str, str, Iterator[list[str]]]:
+    words = (
+        f"As many sets as said (± one standard error); {RESAMPLES} resamples. Accuracy, Brier "
+        "score, NLL and ECE are estimated on new rows without labels, before and after adapting. "
+        "*Coverage*: how often 95% intervals hold the figure of 50,000 further rows with the same "
+        "shares. *Bias*: the mean estimate less that figure. Intervals of ECE take the shares as "
+        "known."
+    )
+
+    def lines() -> Iterator[list[str]]:
+        yield ["shares", "source rows", "new rows", "sets", "figure", "coverage", "bias"]
+        for at, case in work.choose(UNLABELLED):
+            found = work.run(f"unlabelled-{at}", case, RESAMPLES, sets)
+            for name in found[0]:
+                held = np.array([each[name][0] for each in found])
+                off = np.array([each[name][1] for each in found])
+                error = off.std(ddof=1) / len(off) ** 0.5
+                yield [
+                    *(case.words, f"{case.rows:,}", f"{case.new:,}", f"{len(found):,}", name),
+                    *(share(held), f"{off.mean():.4f} ± {error:.4f}"),
+                ]
+
+    return "Changed priors: figures without labels", words, lines()
+
+
+PARTS = {"shares": shares_part, "power": power_part, "unlabelled": unlabelled_part}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -314,9 +381,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--keep", type=Path, help="folder of sets made before")
+    parser.add_argument("--line", type=int, help="make this line alone")
+    parser.add_argument("--kept-only", action="store_true", help="make no sets where some are kept")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args(arguments)
-    work = Work(options.jobs, options.keep)
+    work = Work(options.jobs, options.keep, options.line, options.kept_only)
     for name in options.part or PARTS:
         begin = time.perf_counter()
         heading, words, lines = PARTS[name](options.sets, work)
@@ -326,7 +395,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(table[-1], f"({time.perf_counter() - begin:.0f} s)", flush=True)
         table.insert(1, "|" + "---|" * (table[0].count("|") - 1))
         made_by = f"Made by `python benchmarks/prior_coverage.py --part {name}`."
-        if options.write:
+        if options.write and options.line is None:
             write_section(
                 options.write, heading, "\n".join([words, "", *table, "", f"({made_by})"])
             )
