@@ -197,3 +197,17 @@ def test_few_resamples_are_drawn_where_rows_and_classes_are_many():
         np.broadcast_to(np.zeros(1), (50_000, 1000)), np.ones(50_000), None, np.zeros(0, int)
     )
     assert label_shift.limit_resamples(wide, wide, 400) == 100
+
+
+def test_fit_test_keeps_its_level_with_few_rows_of_a_class():
+    prior = np.array([0.5, 0.39, 0.1, 0.01])
+    off = 0
+    for seed in range(60):
+        source = make_rows(600, prior, seed=2 * seed)
+        target = make_rows(500, FOUR, seed=2 * seed + 1, prior=prior)
+        if np.bincount(source.labels, minlength=4).min() == 0:
+            continue
+        _, probs, new, base = fit(source, target)
+        estimate = label_shift.estimate_em(new, base, target.weights)
+        off += label_shift.test_fit(source, target, probs, new, estimate).is_off
+    assert off <= 8  # 3 expected

@@ -26,6 +26,7 @@ _STEPS_OF_START = 20  # with the Hessian of the start, before a fit finds its ow
 _LEAST_SLOPE = 1e-3  # below it the scores say nothing, or the opposite of what they should
 _BINS_OF_CLASS = {2: 6, 3: 5, 4: 4, 5: 4}  # the most score bins of a predicted class; else 3
 _FEWEST_IN_BIN = 20  # rows of the smaller sample
+_DOUBT = 5.0  # rows of a class that may lie in any bin: false alarms are then rare with few rows
 _WORK = 200_000_000  # rows x classes x resamples
 _FEWEST_RESAMPLES = 100
 
@@ -304,6 +305,7 @@ def test_fit(
     covariance += _cluster_covariance(
         target.weights / target.weights.sum(), cells_t, seen[None], target.clusters
     )
+    covariance += _doubt_few_rows(table, own, shares)
     # One bin follows from the others, and one share.
     weight = np.linalg.pinv(covariance[:-1, :-1], rcond=1e-10, hermitian=True)
     slopes = (table[:, :-1] - table[:, -1:])[:-1]
@@ -322,6 +324,22 @@ def test_fit(
     deviations = np.sqrt(np.einsum("ij,jk,ik->i", full, spread, full).clip(min=0))
     chance = 0.5 * float(np.sqrt(2 / np.pi) * deviations.sum())
     return Fit(p_value, number, max(0.0, total**2 - chance**2) ** 0.5)
+
+
+def _doubt_few_rows(table: Floats, counts: Floats, shares: Floats) -> Floats:
+    """Return the covariance that a class's few rows hide, because they miss most of its bins.
+
+    A class's distribution over bins is that of its rows and of five more, which are drawn from the
+    bins of all classes. With few rows the first is too certain; with many the second is nothing.
+
+    Args:
+        table: (bins, K) the share of each bin among the source rows of each class.
+        counts: (K,) the source rows of each class.
+        shares: (K,) the estimated shares of the new rows.
+    """
+    mixed = table @ shares
+    size = float((shares**2 * _DOUBT / (counts * (counts + _DOUBT))).sum())
+    return np.asarray(size * (np.diag(mixed) - np.outer(mixed, mixed)))
 
 
 def _cut_scores(
