@@ -305,7 +305,7 @@ def test_fit(
     covariance += _cluster_covariance(
         target.weights / target.weights.sum(), cells_t, seen[None], target.clusters
     )
-    covariance += _doubt_few_rows(table, own, shares)
+    covariance += _doubt_few_rows(table, own.astype(np.float64), shares)
     # One bin follows from the others, and one share.
     weight = np.linalg.pinv(covariance[:-1, :-1], rcond=1e-10, hermitian=True)
     slopes = (table[:, :-1] - table[:, -1:])[:-1]
