@@ -200,7 +200,8 @@ class Work(NamedTuple):
         kept = None if self.keep is None else self.keep / f"{name}.jsonl"
         results = []
         if kept is not None and kept.exists():
-            results = [json.loads(line) for line in kept.read_text().splitlines()][:sets]
+            results = [json.loads(line) for line in kept.read_text().splitlines()]
+            results = results if self.kept_only else results[:sets]
         if self.kept_only and results:
             return results
         work = partial(
