@@ -53,7 +53,7 @@ test-lowest: .venv-lowest/.ready
 	.venv-lowest/bin/python -m pip --disable-pip-version-check install --quiet uv
 	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct \
 		-e '.[tables,metrics,train,bench,scale]'
-	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python pytest pytest-xdist hypothesis
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python pytest pytest-xdist hypothesis selenium
 	@touch $@
 
 # sdist and wheel, the wheel from the tree; `make test-dist` installs it with what it requires and nothing else.
