@@ -44,6 +44,7 @@ from tests.fuzz.values import (
     LABELS,
     ODD_PLAIN,
     ODD_TEXTS,
+    PLAIN_SCORES,
     SCORES,
     SEEDS,
     damage,
@@ -157,6 +158,9 @@ EXTRAS = st.fixed_dictionaries(
         "view": st.sampled_from([None, None, None, "top", "events", "zzz"]),
     }
 )
+
+
+MANY_PLAIN = st.one_of(PLAIN_SCORES, PLAIN_SCORES, PLAIN_SCORES, SCORES)
 
 
 def make_predictions(case: dict[str, Any], seed: int = 0) -> Predictions:
@@ -599,7 +603,7 @@ def fuzz_monitor(case: dict[str, Any]) -> None:
 @target(
     st.fixed_dictionaries(
         {
-            "case": EXTRAS,
+            "case": st.builds(lambda case, scores: {**case, "scores": scores}, EXTRAS, MANY_PLAIN),
             "what": st.sampled_from(["error", "precision", "recall", "costs", "sets", "class"]),
             "value": st.sampled_from([0.3, 0.1, 0.5, 0.0, 1.0, -1.0, "nan", 1e-9]),
         }
@@ -608,18 +612,22 @@ def fuzz_monitor(case: dict[str, Any]) -> None:
 )
 def fuzz_decisions(case: dict[str, Any]) -> None:
     """A rule that is chosen on hostile rows, and applied to them."""
-    predictions, value = make_predictions(case["case"]), float(case["value"])
+    # Few rows grant no threshold.
+    given = {**case["case"], "scores": {**case["case"]["scores"]}}
+    given["scores"]["rows"] *= 20
+    predictions, value = make_predictions(given), float(case["value"])
     level = float(case["case"]["level"])
     if case["what"] == "sets":
         rule: Any = calibrant.prediction_sets(predictions, coverage=value, confidence_level=level)
         rule.sets(predictions)
         return
+    first, second = ("false_alarm", "miss") if given["events"] else ("review", "error")
     options: dict[str, Any] = {
         "error": {"max_error": value},
         "class": {"max_error": value, "by": "class"},
         "precision": {"min_precision": value},
         "recall": {"min_recall": value},
-        "costs": {"costs": {"false_alarm": value, "miss": 1.0}},
+        "costs": {"costs": {first: value, second: 1.0}},
     }[case["what"]]
     if case["what"] != "costs":
         options["confidence_level"] = level
