@@ -72,14 +72,14 @@ def list_entries(rows, side, metric, asked):
     for name in dict.fromkeys(as_list(method)) if method != "*" else rows["method"].unique():
         for text in dict.fromkeys(as_list(side["calibrator"])):
             stored = {canonical_name(text), canonical_name(store_calibrator(text))}
+            stored = stored & asked or stored
             found = [
                 own
                 for spelling in stored
                 if len(own := ours[(ours["method"] == name) & (ours["calibrator"] == spelling)])
             ]
             if found:
-                own = max(found, key=lambda rows: rows["calibrator"].iloc[0] in asked)
-                yield name, text, own.groupby([*SETTINGS, "seed"])["value"].mean()
+                yield name, text, found[0].groupby([*SETTINGS, "seed"])["value"].mean()
 
 
 def compare(outcome):
