@@ -261,7 +261,7 @@ def test_the_blend_explains_itself_and_is_read_again(tmp_path):
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InputError, match="folds must be at least 2"):
+    with pytest.raises(InputError, match="folds must be a whole number of at least 2"):
         get("blend", folds=1)
     one = Predictions.from_logits(*draw(60), clusters=np.zeros(60, int))
     with pytest.raises(InputError, match="one cluster"):

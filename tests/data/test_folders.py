@@ -106,7 +106,8 @@ class TestImageFolder:
         assert (train.images[0] == 7).all()
         assert (train.images[1] == 9).all()
         Image.fromarray(np.full((8, 8), 700, np.uint16)).save(tmp_path / "train/cat/2.png")
-        with pytest.raises(InputError, match=r"1 of 10 files.*2\.png \(mode I(;16)?: expected 8 bits"):
+        named = r"1 of 10 files.*2\.png \(mode I(;16)?: expected 8 bits"
+        with pytest.raises(InputError, match=named):
             image_folder(tmp_path)
 
     def test_files_that_are_not_images_are_named(self, tmp_path):

@@ -189,7 +189,7 @@ def test_bad_rows_are_counted_over_blocks_and_ignored_rows(num_classes):
 
 
 OPTION_ERRORS = [
-    ("ece", {"num_bins": 0}, "num_bins must be a whole number of at least 1, found 0"),
+    ("ece", {"num_bins": 0}, "num_bins must be a whole number of at least 1"),
     ("ece", {"order": 0.5}, "order must be a finite number of at least 1, found 0.5"),
     ("ece", {"order": float("inf")}, "mce is the largest gap"),
     ("ece", {"binning": "equal"}, "binning must be one of width, mass; found 'equal'"),
