@@ -42,9 +42,9 @@ by class-wise scaling on {lower} networks, where the paper prints the reverse on
 The paper fits focal loss and label smoothing at lower learning rates than the others (section
 5.2). Taken as printed (L-BFGS, one step an epoch: 200 epochs at 0.005, 400 at 0.003, 400 at
 0.001), these fits end before their optimum: {reduced} of their cells for TS and CTS then agree
-with the paper within 0.05 points. Solved to the optimum, {reduced_exact} do. So those cells of
-table 2 are those of unfinished fits. For ETS, of which the paper prints less, fits that had not
-converged are the likely explanation, not a fact.
+with the paper within 0.05 points. Solved to the optimum, {reduced_exact} do. The other
+cells agree with neither. Fits that had not converged are the likely explanation, not a fact. Of
+ETS the paper prints less.
 
 The paper's PTS rows are those of a single temperature solved to its optimum: {single} agree with
 our TS within 0.05 points, of label smoothing all four. So the paper's own table has label
