@@ -35,6 +35,15 @@ def test_svhn_is_read_with_ten_as_the_digit_zero(svhn_folder):
     assert splits.test.class_names[0] == "0"
 
 
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6])
+def test_svhn_files_that_are_cut_short_are_named(svhn_folder, share):
+    path = svhn_folder / "svhn" / "test_32x32.mat"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(InputError, match=r"test_32x32.mat is no file of SVHN"):
+        data.load("svhn", folder=svhn_folder)
+
+
 def test_svhn_files_that_are_missing_or_others_are_named(tmp_path, svhn_folder):
     with pytest.raises(InputError, match=r"train_32x32.mat and test_32x32.mat in a folder svhn"):
         data.load("svhn", folder=tmp_path / "none")
