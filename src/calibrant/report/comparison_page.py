@@ -11,7 +11,7 @@ from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.evaluation.groups.value import are_dates
 from calibrant.report import formatting
-from calibrant.report.page import EARLY, hash_source, read_asset, write_html
+from calibrant.report.page import fill_template, write_html
 from calibrant.report.summary import describe_state
 
 if TYPE_CHECKING:
@@ -95,24 +95,10 @@ def render_comparison(
             "the evaluations must be of the rows that were compared: evaluate both models on the "
             "same rows, with the same view"
         )
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("calibrant.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = "\n".join(read_asset(f"css/{name}.css") for name in STYLES)
-    early = "\n".join(read_asset(f"js/{name}.js") for name in EARLY)
-    policy = (
-        f"default-src 'none'; style-src {hash_source(style)}; img-src data:; "
-        f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
-    )
     rows = [_make_row(comparison, name) for name in comparison.differences]
-    text = environment.get_template("comparison.html").render(
+    return fill_template(
+        "comparison.html",
+        STYLES,
         comparison=comparison,
         title=f"{comparison.b} against {comparison.a}" if title is None else title,
         version=__version__,
@@ -125,11 +111,7 @@ def render_comparison(
         groups=None if comparison.groups is None else _make_groups(comparison, comparison.groups),
         level=formatting.level(comparison.settings),
         settings=_list_settings(comparison),
-        policy=Markup(policy),
-        style=Markup(style),
-        early=Markup(early),
     )
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _describe_state(comparison: Comparison, checks: Sequence[Check]) -> dict[str, str]:

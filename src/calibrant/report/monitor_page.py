@@ -9,7 +9,7 @@ from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.monitor import Series, Status
 from calibrant.report import formatting
-from calibrant.report.page import EARLY, hash_source, read_asset, write_html
+from calibrant.report.page import fill_template, write_html
 
 STYLES = ("tokens", "page", "sections", "charts", "monitor", "print")
 HEIGHT = 190  # of a picture, in pixels
@@ -39,25 +39,11 @@ def render_monitor(status: Status, *, title: str | None = None) -> str:
         status: What `Monitor.status` returned.
         title: The heading of the page; the baseline's name if None.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("calibrant.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = "\n".join(read_asset(f"css/{name}.css") for name in STYLES)
-    early = "\n".join(read_asset(f"js/{name}.js") for name in EARLY)
-    policy = (
-        f"default-src 'none'; style-src {hash_source(style)}; img-src data:; "
-        f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
-    )
     whole = [each for each in status.series if not each.group]
     grouped = [each for each in status.series if each.group and each.figure == "gap"]
-    text = environment.get_template("monitor.html").render(
+    return fill_template(
+        "monitor.html",
+        STYLES,
         status=status,
         title=f"Monitor of {status.baseline_name}" if title is None else title,
         version=__version__,
@@ -67,11 +53,7 @@ def render_monitor(status: Status, *, title: str | None = None) -> str:
         groups=[_make_group_row(each, status) for each in grouped],
         rows=_list_rows(status),
         settings=_list_settings(status),
-        policy=Markup(policy),
-        style=Markup(style),
-        early=Markup(early),
     )
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _describe_gap(status: Status) -> str:

@@ -19,6 +19,7 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -300,6 +301,36 @@ def _check_same_rows(evaluation: Evaluation, predictions: Predictions) -> None:
             f"rows and {predictions.num_classes:,} classes, {evaluation.name} has {counted:,} and "
             f"{evaluation.num_classes:,}"
         )
+
+
+def fill_template(template: str, styles: Sequence[str], **content: Any) -> str:
+    """Return a page that runs no script but those of its head.
+
+    Args:
+        template: The name of its template among the report's assets.
+        styles: The names of its style sheets, in order.
+        **content: What the template shows.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("calibrant.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = "\n".join(read_asset(f"css/{name}.css") for name in styles)
+    early = "\n".join(read_asset(f"js/{name}.js") for name in EARLY)
+    policy = (
+        f"default-src 'none'; style-src {hash_source(style)}; img-src data:; "
+        f"script-src {hash_source(early)}; base-uri 'none'; form-action 'none'"
+    )
+    text = environment.get_template(template).render(
+        **content, policy=Markup(policy), style=Markup(style), early=Markup(early)
+    )
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def read_asset(name: str, missing: str | None = None) -> str:
