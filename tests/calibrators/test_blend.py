@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from calibrant import InputError, Predictions
 from calibrant.calibrators import get, load
 from calibrant.calibrators.methods import blend
 from calibrant.calibrators.rank import apply
+from calibrant.calibrators.solvers import nested_maps as maps
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "calibrators"
 
 
 def draw(rows, classes=4, temperature=2.0, seed=0, shift=0.0):
@@ -40,14 +44,14 @@ def test_the_base_is_the_penalised_optimum():
     best = minimize(
         loss, [-1.0, -5.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-11}
     )
-    found = blend.fit_base(torch.from_numpy(logits), torch.from_numpy(labels))
+    found = maps.fit_base(torch.from_numpy(logits), torch.from_numpy(labels))
     place = [np.log(float(found[0])), np.log(float(found[1]) / (1 - float(found[1])))]
     assert loss(place) == pytest.approx(best.fun, abs=1e-5)
 
 
 def test_sure_and_right_rows_leave_one_row_of_doubt():
     logits = np.eye(3)[np.arange(99) % 3] * 30.0
-    share = blend.fit_base(torch.from_numpy(logits), torch.arange(99) % 3)[1]
+    share = maps.fit_base(torch.from_numpy(logits), torch.arange(99) % 3)[1]
     assert float(share) == pytest.approx(1.5 / 100, rel=0.05)  # a mistaken row has K/(K − 1)
 
 
@@ -74,21 +78,88 @@ def test_newton_fits_end_where_the_gradient_is_zero(kind):
     u = torch.log_softmax(torch.from_numpy(logits), 1)
     y = torch.from_numpy(labels)
     fit, logs = {
-        "shape": (blend.fit_shape, lambda u, theta: blend.shape_logits(u, theta).log_softmax(1)),
-        "curve": (blend.fit_curve, blend.curve_logs),
+        "shape": (maps.fit_shape, lambda u, theta: maps.shape_logits(u, theta).log_softmax(1)),
+        "curve": (maps.fit_curve, maps.curve_logs),
     }[kind]
     theta = fit(u, y)
     free = 3 if kind == "shape" else 5
     if kind == "shape":
         size = (u - u.mean(1, keepdim=True)).square().mean()
-        strengths = torch.full((3,), float(blend.STRENGTH * size), dtype=torch.float64)
+        strengths = torch.full((3,), float(maps.STRENGTH * size), dtype=torch.float64)
     else:
-        strengths = blend.STRENGTH * blend._curves(u[:, 1] - u[:, 0]).square().mean(0)
+        strengths = maps.STRENGTH * maps.event_functions(u[:, 1] - u[:, 0]).square().mean(0)
     at = theta.clone().requires_grad_()
     picked = logs(u, at).gather(1, y.unsqueeze(1))
     loss = -picked.sum() + 0.5 * (strengths * at[:free].square()).sum()
     (gradient,) = torch.autograd.grad(loss, at)
     assert float((gradient[:free] / strengths.sqrt()).abs().max()) < 0.02
+
+
+def penalised_gradient(logs, labels, values, penalty):
+    """The gradient of the loss that a fit should have brought to zero."""
+    at = values.clone().requires_grad_()
+    loss = -logs(at).gather(1, labels.unsqueeze(1)).sum() + penalty(at)
+    return torch.autograd.grad(loss, at)[0]
+
+
+def test_the_order_map_is_the_penalised_optimum_and_keeps_the_order():
+    logits, labels = draw(500, classes=5, shift=0.4)
+    u, y = torch.log_softmax(torch.from_numpy(logits), 1), torch.from_numpy(labels)
+    order = maps.fit_order(u, y)
+    behind = u.amax(1, keepdim=True) - u
+    second = behind.topk(4, dim=1).values[:, -1:]
+    near = torch.minimum(behind, second)
+    sizes = torch.stack([part.square().mean() for part in (near, behind - near)])
+
+    def penalty(at):
+        return 0.5 * maps.STRENGTH * (sizes.unsqueeze(1) * at[:2].square()).sum()
+
+    gradient = penalised_gradient(lambda at: maps.order_logs(u, at), y, order, penalty)[:2]
+    assert float((gradient / (maps.STRENGTH * sizes).sqrt().unsqueeze(1)).abs().max()) < 0.02
+    assert torch.equal(maps.order_logs(u, order).argsort(1), u.argsort(1))
+    few = maps.fit_order(u[:40], y[:40])
+    assert torch.equal(maps.order_logs(10 * u, few).argsort(1), u.argsort(1))
+
+
+def test_the_curves_are_the_penalised_optimum():
+    logits, labels = draw(400, classes=4, shift=0.4)
+    s, y = torch.log_softmax(torch.from_numpy(logits), 1), torch.from_numpy(labels)
+    curves = maps.fit_curves(s, y, tolerance=maps.TIGHT)
+    p = s.exp()
+    functions = (s - s.mean(1, keepdim=True), torch.log1p(-p), p)
+    sizes = torch.stack([part.square().mean() for part in functions]).sqrt().unsqueeze(1)
+
+    def penalty(at):  # what classes share is the mean of its least penalty
+        c = at[:-1] * sizes
+        shared = c.sum(1, keepdim=True) / (c.shape[1] + maps.SHARED / maps.STRENGTH)
+        own = (c - shared).square().sum() + at[-1].square().sum()
+        return 0.5 * (maps.STRENGTH * own + maps.SHARED * shared.square().sum())
+
+    gradient = penalised_gradient(lambda at: maps.curves_logs(s, at), y, curves, penalty)
+    assert float((gradient[:-1] / sizes).abs().max()) < 0.05
+    assert float(gradient[-1].abs().max()) < 0.05
+    moved = penalised_gradient(lambda at: maps.curves_logs(s, at), y, 0 * curves, penalty)
+    assert float(moved.abs().max()) > 5.0
+    again = maps.fit_curves(s, y, start=curves, tolerance=maps.TIGHT)
+    np.testing.assert_allclose(again, curves, atol=2e-3)
+
+
+def test_weights_of_whole_numbers_are_rows_that_stand_so_often():
+    logits, labels = draw(150, classes=4, shift=0.5)
+    often = np.random.default_rng(3).integers(1, 9, 150)
+    often[labels == 0] *= 4
+    s, w = torch.log_softmax(torch.from_numpy(logits), 1), torch.from_numpy(often).double()
+    y, repeated = torch.from_numpy(labels), torch.from_numpy(np.repeat(np.arange(150), often))
+    order = maps.fit_order(s, y, w)
+    scale = torch.cat((0 * order[:2], order[2:]))  # of its features: rows count once there
+    for fit, logs in (
+        (lambda *rows: maps.fit_order(*rows, start=scale), maps.order_logs),
+        (maps.fit_curves, maps.curves_logs),
+    ):
+        weighted = logs(s, fit(s, y, w))
+        many = logs(s, fit(s[repeated], y[repeated], None))
+        apart = (logs(s, fit(s, y, None)) - weighted).abs().mean()
+        assert float((many - weighted).abs().mean()) < 0.1 * float(apart)
 
 
 def test_the_line_is_the_penalised_optimum_and_never_falls():
@@ -99,12 +170,12 @@ def test_the_line_is_the_penalised_optimum_and_never_falls():
     def loss(line):
         odds = line[0] * x + line[1]
         value = weights @ (np.logaddexp(0.0, odds) - labels * odds)
-        return value + 0.5 * blend.LINE * ((line[0] - 1) ** 2 * (x**2).mean() + line[1] ** 2)
+        return value + 0.5 * maps.LINE * ((line[0] - 1) ** 2 * (x**2).mean() + line[1] ** 2)
 
     best = minimize(loss, [1.0, 0.0], tol=1e-12).x
     given = (torch.from_numpy(logits), torch.from_numpy(labels), torch.from_numpy(weights))
-    np.testing.assert_allclose(blend.fit_line(*given).numpy(), best, atol=1e-4)
-    slope, shift = blend.fit_line(-given[0], *given[1:]).tolist()
+    np.testing.assert_allclose(maps.fit_line(*given).numpy(), best, atol=1e-4)
+    slope, shift = maps.fit_line(-given[0], *given[1:]).tolist()
     assert slope == 0.0
     assert expit(shift) == pytest.approx(np.average(labels, weights=weights), abs=0.01)
 
@@ -153,6 +224,21 @@ def test_the_map_of_events_is_the_weighted_mean_of_its_parts():
     np.testing.assert_allclose(made.predict_proba(score[:30]), expected, atol=1e-9)
 
 
+def keep_order(u, order):
+    """The gaps of each row, stretched by a line in what the row looks like: row by row."""
+    out = np.empty_like(u)
+    for n, row in enumerate(u):
+        ranked = np.sort(row)[::-1]
+        p = np.exp(row)
+        a, gap = -np.log(1 - p.max()), ranked[0] - ranked[1]
+        seen = [a, a**2, gap, -(p * row).sum(), p.max(), ranked[1] - ranked[2], a * gap]
+        phi = np.clip((np.array(seen) - order[2, 1:]) / order[3, 1:], -4, 4)
+        first, second = np.maximum(1 + order[:2, 0] + order[:2, 1:] @ phi, 0.05)
+        behind = ranked[0] - row
+        out[n] = -first * np.minimum(behind, gap) - second * np.maximum(behind - gap, 0)
+    return out
+
+
 def test_the_map_is_the_weighted_mean_of_its_parts():
     logits, labels = draw(500, shift=0.5)
     made = get("blend").fit(logits, labels)
@@ -164,8 +250,18 @@ def test_the_map_is_the_weighted_mean_of_its_parts():
     a = (-np.log1p(-np.exp(base.max(1))) - theta[3]) / theta[4]
     shaped = log_softmax(base * (1 + theta[0] + theta[1] * a + theta[2] * a**2)[:, None], axis=1)
     s = shaped - shaped.mean(1, keepdims=True)
-    (d, b), matrix = made.diagonal_.numpy(), made.matrix_.numpy()
-    parts = [z, base, shaped, s + d * s + b, s + s @ matrix[:-1] + matrix[-1]]
+    matrix, loose = made.matrix_.numpy(), made.loose_matrix_.numpy()
+    d, b = made.diagonal_.numpy()
+    straight = [s + s @ part[:-1] + part[-1] for part in (matrix, loose)]
+    curved = []
+    for out, c in zip(straight, (made.curves_.numpy(), made.loose_curves_.numpy()), strict=True):
+        logs = log_softmax(out, axis=1)
+        p = np.exp(logs)
+        bent = logs + c[0] * (logs - logs.mean(1, keepdims=True)) - c[1] * np.log(1 - p)
+        curved.append(bent + c[2] * p + c[3])
+    ordered = keep_order(base, made.order_.numpy())
+    parts = [z, base, shaped, ordered, s + d * s + b]
+    parts += [straight[0], curved[0], straight[1], curved[1]]
     probs = np.tensordot(
         made.weights_.numpy(), [np.exp(log_softmax(part, axis=1)) for part in parts], 1
     )
@@ -258,6 +354,13 @@ def test_the_blend_explains_itself_and_is_read_again(tmp_path):
     again = load(made.save(tmp_path / "made.safetensors"))
     np.testing.assert_array_equal(again.calibrate(val.array), made.calibrate(val.array))
     torch.save(made, io.BytesIO())
+
+
+def test_files_of_earlier_versions_are_read_and_say_the_same():
+    old = load(FOLDER / "blend-0.2.0.safetensors")
+    assert list(old.shares_) == ["identity", "temperature", "shape", "diagonal", "matrix"]
+    given = np.load(FOLDER / "blend-0.2.0.npz")
+    np.testing.assert_allclose(old.predict_proba(given["logits"]), given["probs"], atol=1e-12)
 
 
 def test_bad_options_are_refused():

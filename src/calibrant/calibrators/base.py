@@ -66,6 +66,7 @@ class Calibrator(nn.Module):
     takes_options: bool = False  # treats all classes alike, and logits of −inf
     takes_labels: ClassVar[bool] = False  # takes (N,L) scores of many labels a row
     takes_weights: bool = False  # `_fit` takes a `Design`
+    added_tensors: ClassVar[tuple[str, ...]] = ()  # which files of earlier versions lack
 
     num_classes_: Tensor
 

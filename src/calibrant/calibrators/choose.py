@@ -187,7 +187,7 @@ def calibrate(
             for questions with different numbers of options).
         folds: The number of folds. Default: None (10 below 300 rows, else 5, and 3 where fits are
             dear; of a menu 2 above 5,000,000 scores).
-        time_budget: Seconds: the blend's matrix, folds that would not fit into it, and methods of
+        time_budget: Seconds: parts and folds of the blend that would not fit into it, and methods of
             a menu that would start after it, are left out. Default: None (no limit).
         seed: The seed of the folds. Default: 0 (ours: a choice repeats exactly).
         progress: True shows a bar on stderr, after two seconds. Default: False (silent).

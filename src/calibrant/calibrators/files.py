@@ -361,6 +361,8 @@ def fits_hint(value: Any, hint: Any) -> bool:
 def _check_tensors(calibrator: Calibrator, tensors: dict[str, Tensor]) -> None:
     """Raise an error unless the tensors are those of the method."""
     expected = calibrator.state_dict()
+    for key in expected.keys() & set(calibrator.added_tensors):
+        tensors.setdefault(key, expected[key])  # files of earlier versions lack it
     missing, unknown = expected.keys() - tensors.keys(), tensors.keys() - expected.keys()
     if missing or unknown:
         raise InputError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ WEAKEST = 1e-3  # weakest ridge for Newton: below it a curvature may be singular
 _MEMORY = 12  # pairs L-BFGS remembers
 _BLOCK = 1 << 19
 _NARROW_BLOCK = 1 << 16  # numbers; the cache holds several times as many
+
+
+class Penalty(Protocol):
+    """Strengths of the penalty ½ Σ λ c²."""
+
+    def weights(self, like: Tensor) -> Tensor:
+        """Return the strength of each coefficient, in the shape of the coefficients given."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,20 @@ class Curvature(NamedTuple):
 
     diagonal: Tensor  # Σ_n w_ni x_nj², and Σ_n w_ni for the intercept
     crossed: Tensor  # Σ_n w_ni x_nj: each coefficient with its class's intercept
+
+
+class ConvexProblem(Protocol):
+    """A penalised loss, convex in coefficients whose last row are intercepts."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows of data."""
+
+    def value_and_gradient(self, coefficients: Tensor, ridge: Tensor) -> tuple[float, Tensor]:
+        """Return the penalised loss and its gradient."""
+
+    def curvature(self, like: Tensor) -> Curvature:
+        """Return the curvature at c = 0, in the shape of the coefficients given."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +204,8 @@ class Preconditioner:
 
 
 def minimise(
-    problem: RidgeProblem,
-    ridge: Ridge,
+    problem: ConvexProblem,
+    ridge: Penalty,
     start: Tensor,
     *,
     tolerance: float,
