@@ -187,8 +187,8 @@ def calibrate(
             for questions with different numbers of options).
         folds: The number of folds. Default: None (10 below 300 rows, else 5, and 3 where fits are
             dear; of a menu 2 above 5,000,000 scores).
-        time_budget: Seconds: parts and folds of the blend that would not fit into it, and methods of
-            a menu that would start after it, are left out. Default: None (no limit).
+        time_budget: Seconds: parts and folds of the blend that would not fit into it, and methods
+            of a menu that would start after it, are left out. Default: None (no limit).
         seed: The seed of the folds. Default: 0 (ours: a choice repeats exactly).
         progress: True shows a bar on stderr, after two seconds. Default: False (silent).
         pool: For many labels a row: True fits one calibrator on all labels, False one for each.
