@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import multiprocessing.connection
+import os
 import sys
 import time
 import traceback
@@ -70,47 +72,61 @@ def _run(target: Target, cases: int, seed: int, line: Any, last: str) -> None:
             line.send((dict(counts), None, None))
 
 
+class Job:
+    """A target that runs in a process of its own."""
+
+    def __init__(self, target: Target, cases: int, seed: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self.target, self.begin = target, time.monotonic()
+        self.ours, theirs = context.Pipe(duplex=False)
+        self.last = str(find_folder() / f"last-{target.name}.json")
+        self.process = context.Process(target=_run, args=(target, cases, seed, theirs, self.last))
+        self.process.start()
+        theirs.close()
+
+    def finish(self) -> tuple[int, bool]:
+        """Print how it ended; return how many cases ran, and whether one failed."""
+        try:
+            counts, case, trace = self.ours.recv()
+        except EOFError:  # the process was killed
+            with open(self.last, encoding="utf-8") as file:
+                counts, case, trace = {}, json.loads(file.read()), "the process was killed"
+        self.process.join()
+        seconds = time.monotonic() - self.begin
+        done = sum(counts.values())
+        print(
+            f"{self.target.name:12} {done:7,} cases, {counts.get(True, 0):7,} with a result, "
+            f"{seconds:6.1f} s ({1000 * seconds / max(1, done):.1f} ms each)",
+            flush=True,
+        )
+        if case is not None:
+            keep(self.target.name, case)
+            print(f"  FAILED (code {self.process.exitcode}): {json.dumps(case)}\n{trace[-3000:]}")
+        elif trace is not None:
+            print(trace)
+        return done, trace is not None
+
+
 def main() -> int:
-    """Run the targets, one after the other."""
+    """Run the targets, as many at a time as there are cores."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", help="names of targets (default: all)")
     parser.add_argument("--cases", type=int, default=100_000, help="cases of all targets")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
     options = parser.parse_args()
     targets = list(iterate_targets(options.targets))
     total = sum(target.share for target in targets)
-    context = multiprocessing.get_context("fork")
+    running: dict[Any, Job] = {}
     failed, ran, start = 0, 0, time.monotonic()
-    for target in targets:
-        cases = max(10, round(options.cases * target.share / total))
-        ours, theirs = context.Pipe(duplex=False)
-        last = str(find_folder() / f"last-{target.name}.json")
-        begin = time.monotonic()
-        process = context.Process(target=_run, args=(target, cases, options.seed, theirs, last))
-        process.start()
-        theirs.close()
-        try:
-            counts, case, trace = ours.recv()
-        except EOFError:  # the process was killed
-            with open(last, encoding="utf-8") as file:
-                counts, case, trace = {}, json.loads(file.read()), "the process was killed"
-        process.join()
-        seconds = time.monotonic() - begin
-        done = sum(counts.values())
-        ran += done
-        rate = 1000 * seconds / max(1, done)
-        print(
-            f"{target.name:12} {done:7,} cases, {counts.get(True, 0):7,} with a result, "
-            f"{seconds:6.1f} s ({rate:.1f} ms each)",
-            flush=True,
-        )
-        if case is not None:
-            failed += 1
-            keep(target.name, case)
-            print(f"  FAILED (code {process.exitcode}): {json.dumps(case)}\n{trace[-3000:]}")
-        elif trace is not None:
-            failed += 1
-            print(trace)
+    while targets or running:
+        while targets and len(running) < options.jobs:
+            target = targets.pop(0)
+            job = Job(target, max(10, round(options.cases * target.share / total)), options.seed)
+            running[job.ours] = job
+        for line in multiprocessing.connection.wait(list(running)):
+            done, broken = running.pop(line).finish()
+            ran, failed = ran + done, failed + broken
     print(f"{ran:,} cases in {time.monotonic() - start:.0f} s, {failed} targets failed")
     return 1 if failed else 0
 
