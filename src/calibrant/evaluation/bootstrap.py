@@ -308,7 +308,7 @@ def _cells(measure: Measure, resampled: RankState | Tensor) -> Tensor:
     last = torch.cat((last.new_zeros(1), last))
     right = ranked.bounds.double() - ranked.values
     sums = (ranked.bounds.double(), ranked.scores, right)
-    return torch.stack([each[:, last].diff() for each in sums], dim=-1)
+    return torch.stack([cumulative[:, last].diff() for cumulative in sums], dim=-1)
 
 
 def _ranked(score: Tensor, values: Tensor, counts: Counts) -> Ranked:
@@ -318,8 +318,8 @@ def _ranked(score: Tensor, values: Tensor, counts: Counts) -> Ranked:
     torch.ne(score[1:], score[:-1], out=ends[:-1])
     last = ends.nonzero().squeeze(1)
 
-    def sums(each: Tensor) -> Tensor:
-        total = each.cumsum(1)
+    def sums(values: Tensor) -> Tensor:
+        total = values.cumsum(1)
         if len(last) < len(score):
             total = total[:, last]
         return torch.cat((total.new_zeros(len(counts), 1), total), dim=1)

@@ -113,36 +113,36 @@ class _Rows(NamedTuple):
 
 
 def _read_rows(num_rows: int, weights: ArrayLike | None, clusters: ArrayLike | None) -> _Rows:
-    each = check_weights(weights, num_rows)
+    row_weights = check_weights(weights, num_rows)
     if clusters is None:
-        return _Rows(each, None, num_rows)
-    given = np.asarray(clusters)
-    if given.shape != (num_rows,):
+        return _Rows(row_weights, None, num_rows)
+    names = np.asarray(clusters)
+    if names.shape != (num_rows,):
         raise InputError(
             f"clusters must hold one value for each of the {num_rows:,} rows, found shape "
-            f"{given.shape}"
+            f"{names.shape}"
         )
-    codes = encode_clusters(given)
-    return _Rows(each, codes, int(codes.max(initial=-1)) + 1)
+    codes = encode_clusters(names)
+    return _Rows(row_weights, codes, int(codes.max(initial=-1)) + 1)
 
 
 def check_weights(weights: ArrayLike | None, num_rows: int) -> Floats:
     """Return the weights with mean 1; all 1 if None. Raise unless all are finite and positive."""
     if weights is None:
         return np.ones(num_rows)
-    each = np.asarray(weights, dtype=np.float64)
-    if each.shape != (num_rows,):
+    values = np.asarray(weights, dtype=np.float64)
+    if values.shape != (num_rows,):
         raise InputError(
             f"weights must hold one number for each of the {num_rows:,} rows, found shape "
-            f"{each.shape}"
+            f"{values.shape}"
         )
-    bad = np.flatnonzero(~(np.isfinite(each) & (each > 0)))
+    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
     if len(bad):
         raise InputError(
-            f"weights must be finite and positive, found {each[bad[0]]!r}, first in rows "
+            f"weights must be finite and positive, found {values[bad[0]]!r}, first in rows "
             f"{first(bad.tolist())}; leave rows of weight 0 out"
         )
-    return each / each.mean()
+    return values / values.mean()
 
 
 # Smooth figures
@@ -243,8 +243,8 @@ def grouped_interval(
     """
     number = round(float(numbers.sum()))
     error = float(np.sqrt(numbers @ influence**2 / (number * (number - 1))))
-    found = student_interval(value, error, number, float(number - 1), level, scale)
-    return found.low, found.high
+    interval = student_interval(value, error, number, float(number - 1), level, scale)
+    return interval.low, interval.high
 
 
 def _count_degrees(rows: _Rows, psi: Floats) -> float:
@@ -322,11 +322,11 @@ def mean_influence(values: Floats, weights: ArrayLike | None = None) -> tuple[fl
             correctness, its gap.
         weights: The weight of each row.
     """
-    each = np.asarray(values, dtype=np.float64)
-    mean = float(each.mean())
+    array = np.asarray(values, dtype=np.float64)
+    mean = float(array.mean())
     if weights is not None:
-        mean = float(np.average(each, weights=check_weights(weights, len(each))))
-    return mean, each - mean
+        mean = float(np.average(array, weights=check_weights(weights, len(array))))
+    return mean, array - mean
 
 
 # Proportions
@@ -353,14 +353,16 @@ def proportion_interval(
     """
     event = np.asarray(happened, dtype=np.float64)
     rate, influence = mean_influence(event, weights)
-    found = influence_interval(rate, influence, clusters=clusters, weights=weights, level=level)
+    interval = influence_interval(rate, influence, clusters=clusters, weights=weights, level=level)
     rows = _read_rows(len(event), weights, clusters)
     count = float(len(event))
     if float(np.ptp(event)) == 0:
         rate = float(event[0])  # exactly
         count = 1.0 / float((rows.shares() ** 2).sum())
-    low, high = korn_graubard(rate, found.standard_error**2, count, found.degrees, level)
-    return RobustInterval(rate, low, high, found.standard_error, found.num_clusters, found.degrees)
+    low, high = korn_graubard(rate, interval.standard_error**2, count, interval.degrees, level)
+    return RobustInterval(
+        rate, low, high, interval.standard_error, interval.num_clusters, interval.degrees
+    )
 
 
 def gap_interval(
@@ -388,8 +390,8 @@ def gap_interval(
     chance, event = np.asarray(probability, dtype=np.float64), np.asarray(happened, dtype=bool)
     how: dict[str, Any] = {"weights": weights, "clusters": clusters, "level": level}
     gap, influence = mean_influence(chance - event, weights)
-    found = influence_interval(gap, influence, **how)
-    low, high = max(found.low, -1.0), min(found.high, 1.0)
+    interval = influence_interval(gap, influence, **how)
+    low, high = max(interval.low, -1.0), min(interval.high, 1.0)
     events = int(event.sum())
     if 0 < events < len(event):
         common = 2 * events > len(event)
@@ -410,7 +412,9 @@ def gap_interval(
         mean = gap + rate.value
         low, high = min(low, mean - rate.high), max(high, mean - rate.low)
     low, high = max(low, -1.0), min(high, 1.0)
-    return RobustInterval(gap, low, high, found.standard_error, found.num_clusters, found.degrees)
+    return RobustInterval(
+        gap, low, high, interval.standard_error, interval.num_clusters, interval.degrees
+    )
 
 
 def ratio_interval(
@@ -436,13 +440,13 @@ def ratio_interval(
     how: dict[str, Any] = {"weights": weights, "clusters": clusters, "level": level}
     ratio = oe_ratio_value(probability, happened, weights)
     influence = oe_ratio_influence(probability, happened, weights)
-    found = influence_interval(ratio, influence, scale="log", **how)
+    interval = influence_interval(ratio, influence, scale="log", **how)
     if not has_few_events(happened):
-        return found
+        return interval
     rate = proportion_interval(happened, **how)
     mean, _ = mean_influence(probability, weights)
     return replace(
-        found, low=min(found.low, rate.low / mean), high=max(found.high, rate.high / mean)
+        interval, low=min(interval.low, rate.low / mean), high=max(interval.high, rate.high / mean)
     )
 
 
@@ -792,8 +796,8 @@ def find_inflation(
     chance: Floats, event: NDArray[np.bool_], weights: ArrayLike | None = None
 ) -> float:
     """Return how much more sums vary if the probabilities are right than the events show; >= 1."""
-    each = None if weights is None else np.asarray(weights, dtype=np.float64)
-    expected, seen = (float(np.average(rows, weights=each)) for rows in (chance, event))
+    row_weights = None if weights is None else np.asarray(weights, dtype=np.float64)
+    expected, seen = (float(np.average(rows, weights=row_weights)) for rows in (chance, event))
     least = 1.0 / len(event)  # one row; no event at all shows no spread
     seen = min(max(seen, least), 1 - least) if len(event) > 1 else 0.5
     return float(np.sqrt(max(1.0, expected * (1 - expected) / (seen * (1 - seen)))))
@@ -947,20 +951,20 @@ def make_cell_noise(
         seed: The seed of merging very many clusters.
     """
     size = int(np.prod(shape))
-    given = np.ones(len(home)) if weights is None else np.asarray(weights, dtype=np.float64)
+    row_weights = np.ones(len(home)) if weights is None else np.asarray(weights, dtype=np.float64)
     rows = _read_rows(len(home), weights, clusters)
     most = max(256, min(_MOST_CLUSTERS, _MOST_NUMBERS // size))
     codes, units = rows.merge(most, seed)
     columns = 1 if home.ndim == 1 else home.shape[1]
     cell = home.reshape(-1)
-    each, unit = np.repeat(given, columns), np.repeat(codes, columns)
+    repeated, unit = np.repeat(row_weights, columns), np.repeat(codes, columns)
     place = unit * size + cell
-    mass = _bin_sums(place, each, units * size).reshape(units, size)
-    sums = _bin_sums(place, each * residual.reshape(-1), units * size).reshape(units, size)
+    mass = _bin_sums(place, repeated, units * size).reshape(units, size)
+    sums = _bin_sums(place, repeated * residual.reshape(-1), units * size).reshape(units, size)
     return noise_of_sums(
         mass,
         sums,
-        _bin_sums(cell, each**2, size),
+        _bin_sums(cell, repeated**2, size),
         shape,
         degrees=float(rows.num_clusters - 1),
         merged=units < rows.num_clusters,
@@ -1091,14 +1095,14 @@ def paired_interval(
         weights: The weight of each row.
         level: The confidence level.
     """
-    found = influence_interval(
+    interval = influence_interval(
         value_b - value_a,
         np.asarray(influence_b) - np.asarray(influence_a),
         clusters=clusters,
         weights=weights,
         level=level,
     )
-    return PairedDifference(found.value, found.low, found.high, found.p_value())
+    return PairedDifference(interval.value, interval.low, interval.high, interval.p_value())
 
 
 def swap_test(

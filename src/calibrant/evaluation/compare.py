@@ -245,9 +245,9 @@ class ComparedGroups:
             new: The name of set B.
         """
         parts = []
-        for found, word in ((self.find_worse(), "worse"), (self.find_better(), "better")):
-            count = len({group.value for group, _ in found})
-            names = ", ".join(dict.fromkeys(name for _, name in found))
+        for findings, word in ((self.find_worse(), "worse"), (self.find_better(), "better")):
+            count = len({group.value for group, _ in findings})
+            names = ", ".join(dict.fromkeys(name for _, name in findings))
             if count:
                 parts.append(f"{word} in {count:,} of {len(self):,} ({names})")
         if not parts:
@@ -451,18 +451,20 @@ def compare(
         raise InputError("group_metrics needs groups")
     a, b, notes, kept = _pair_rows(a, b, join)
     caveat = INDEPENDENCE if a.clusters is None and not a.is_dense else None
-    rows_a, rows_b = (each.to_events() if a.task == "multilabel" else each for each in (a, b))
+    rows_a, rows_b = (
+        predictions.to_events() if a.task == "multilabel" else predictions for predictions in (a, b)
+    )
     positive = choose_positive(rows_a, view, pos_label)
     event = None if positive is None else name_event(rows_a, positive)
     if metrics is None:
         metrics = default_compared(a, view=view, pos_label=pos_label)
     measures = choose_measures(metrics, num_bins, event=event)
     plan = Plan(confidence_level, resamples, seed)
-    found = _compare_rows(
+    compared = _compare_rows(
         rows_a, rows_b, measures, plan, positive, closed=event is not None, progress=progress
     )
     names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
-    for side, name in zip(found.sides, names, strict=True):
+    for side, name in zip(compared.sides, names, strict=True):
         notes += tuple(side.describe_infinite(name))
     compared_groups = None
     if values is not None:
@@ -479,14 +481,14 @@ def compare(
     return Comparison(
         *names,
         a.num_rows,
-        found.differences,
+        compared.differences,
         {"confidence_level": confidence_level, "resamples": resamples, "seed": seed},
         task=a.task,
         view="top" if event is None else "events",
         event=event,
-        num_clusters=found.num_clusters,
-        weighted=found.weighted,
-        untested=found.untested,
+        num_clusters=compared.num_clusters,
+        weighted=compared.weighted,
+        untested=compared.untested,
         notes=notes,
         caveat=caveat,
         groups=compared_groups,
@@ -530,12 +532,12 @@ def _compare_rows(
     tested = not has_few_clusters(units.clusters)
     sides = [_Side(predictions, measures, plan, units, positive) for predictions in (a, b)]
     pair = _Pair(sides, measures, plan, units, closed=closed, swaps=swaps)
-    found = pair.find_intervals(progress) if tested else {}
+    intervals = pair.find_intervals(progress) if tested else {}
     differences = {}
     for name, measure in measures.items():
         (value_a, best_a), (value_b, best_b) = (side.figures[name] for side in sides)
         difference = best_b - best_a
-        low, high, p_value = found.get(name, (-np.inf, np.inf, float("nan")))
+        low, high, p_value = intervals.get(name, (-np.inf, np.inf, float("nan")))
         if np.isinf(value_a) != np.isinf(value_b) and measure.better != "neither":
             # No number of rows makes an infinite value finite: nothing is left to chance.
             low, high, p_value = difference, difference, 0.0
@@ -594,28 +596,28 @@ def _compare_groups(
     # Swaps can show a p-value of 1/swaps at best, which Holm's correction multiplies.
     swaps = max(_SWAPS, round(100 * len(present) * len(measures) / (1 - plan.level) / 20))
     alpha = round(1 - plan.level, 12)
-    found, p_values = [], []
+    compared, p_values = [], []
     for place in present:
         rows = np.flatnonzero(values.codes == place)
-        sides = [each.take(rows) for each in (a, b)]
+        sides = [predictions.take(rows) for predictions in (a, b)]
         if a.task == "multilabel":
-            sides = [each.to_events() for each in sides]
+            sides = [side.to_events() for side in sides]
         counted = _count_labelled(sides[0])
         if counted:
-            each = _compare_rows(
+            comparison = _compare_rows(
                 sides[0], sides[1], measures, plan, positive, closed=True, swaps=swaps
             )
-            differences, untested = each.differences, each.untested
+            differences, untested = comparison.differences, comparison.untested
         else:
             differences, untested = {}, "no row has a label that counts"
         if untested is None and not a.is_dense and counted < FEWEST:
             untested = f"fewer than {FEWEST} rows"
         if untested is not None:
             differences = {
-                name: replace(each, low=-np.inf, high=np.inf, p_value=float("nan"))
-                for name, each in differences.items()
+                name: replace(difference, low=-np.inf, high=np.inf, p_value=float("nan"))
+                for name, difference in differences.items()
             }
-        found.append((values.names[place], len(rows), differences, untested))
+        compared.append((values.names[place], len(rows), differences, untested))
         p_values += [
             differences[name].p_value
             if name in differences
@@ -628,10 +630,12 @@ def _compare_groups(
     corrected = iter(holm(tested))
     adjusted = iter([None if p_value is None else next(corrected) for p_value in p_values])
     groups = []
-    for name, num_rows, differences, untested in found:
-        own = {metric: next(adjusted) for metric in measures}
+    for name, num_rows, differences, untested in compared:
+        adjusted_p_values = {metric: next(adjusted) for metric in measures}
         if differences:
-            groups.append(ComparedGroup(name, num_rows, differences, own, alpha, untested))
+            groups.append(
+                ComparedGroup(name, num_rows, differences, adjusted_p_values, alpha, untested)
+            )
     return ComparedGroups(
         values.title, tuple(measures), tuple(groups), len(tested), values.warnings
     )
@@ -692,9 +696,9 @@ class _Side:
         rows = make_row_states(measures, classes=size <= MOST_CELLS)
         ranks = RankState()
         cells = [] if units.plain else make_cell_states(measures.values(), size, sample=False)
-        own = (state for states in built.values() for state in states)
+        measure_states = (state for states in built.values() for state in states)
         beside = [] if units.plain else [ranks, *cells]
-        shared = share_states([*rows.values(), *beside, *own])
+        shared = share_states([*rows.values(), *beside, *measure_states])
         values = compute_all(
             list(measures.values()),
             _read_batches(predictions),
@@ -717,7 +721,7 @@ class _Side:
                 else:
                     kept = shared[ranks.options()]
                     assert isinstance(kept, RankState)
-                    held: Any = [shared[each.options()] for each in cells]
+                    held: Any = [shared[cell.options()] for cell in cells]
                     interval = unit_calibration_interval(
                         measure, state, *read_rows(kept), plan, held, units
                     )
@@ -728,8 +732,8 @@ class _Side:
     def take(self, rows: NDArray[np.int64]) -> tuple[Array, ...]:
         """Return scores, labels and weights, if any, of some rows."""
         weights = self.predictions.weights
-        each = () if weights is None else (weights[rows],)
-        return self.predictions.array[rows], self.predictions.known_labels[rows], *each
+        taken_weights = () if weights is None else (weights[rows],)
+        return self.predictions.array[rows], self.predictions.known_labels[rows], *taken_weights
 
     def find_influence(self, name: str, measure: Measure, weights: Floats | None) -> Floats | None:
         """Compute the influence of each row on a figure; None if it has no closed form."""
@@ -793,7 +797,7 @@ class _Pair:
 
     def find_intervals(self, progress: bool) -> dict[str, Ends]:
         """Compute the interval and the p-value of every difference."""
-        found: dict[str, Ends] = {}
+        intervals: dict[str, Ends] = {}
         left: dict[str, Measure] = {}
         for name, measure in self.measures.items():
             ends = self._find_closed(name, measure)
@@ -802,9 +806,9 @@ class _Pair:
             if ends is None:
                 left[name] = measure
             else:
-                found[name] = ends
+                intervals[name] = ends
         if not left:
-            return found
+            return intervals
         drawn = self._resample(left, progress)
         spread = permutation_spread(
             [(side.predictions, side.options) for side in self.sides], left, self.plan, self.units
@@ -816,8 +820,8 @@ class _Pair:
                 value_a, value_b = (side.figures[name][0] for side in self.sides)
                 score = (value_b - value_a) / spread[name]
                 ends = apply_permutation_test(score, *ends, self.plan.level, self.degrees)
-            found[name] = ends
-        return found
+            intervals[name] = ends
+        return intervals
 
     def _is_ranked(self, name: str, measure: Measure) -> bool:
         kept = self.sides[0].row_states
@@ -856,8 +860,8 @@ class _Pair:
         drawn, difference = values[1] - values[0], self.difference(name)
         if not np.isfinite(difference):
             return -np.inf, np.inf, float("nan")
-        found = jackknife_interval(difference, drawn, level=self.plan.level)
-        p_value = found.p_value()
+        interval = jackknife_interval(difference, drawn, level=self.plan.level)
+        p_value = interval.p_value()
         if 0 < p_value < 1:
             count = len(drawn)
             shares = count * difference - (count - 1) * drawn
@@ -865,7 +869,7 @@ class _Pair:
                 shares, lambda sums: np.abs(sums[:, 0]), draws=_SWAPS, seed=self.plan.seed
             )
             p_value = max(p_value, flipped)
-        return stretch_interval(found.low, found.high, p_value, self.plan.level)
+        return stretch_interval(interval.low, interval.high, p_value, self.plan.level)
 
     def _resample(self, measures: dict[str, Measure], progress: bool) -> dict[str, Floats]:
         """Return b − a of measures on resampled rows or clusters, the same for both sets."""
@@ -882,7 +886,7 @@ class _Pair:
         total = (draws if fast else 0) + halves
         with progress_bar("resampling rows", total, shown=progress) as advance:
             for counts in self._draw(draws) if fast else ():
-                left, right = (resample_measures(measures, each, counts) for each in states)
+                left, right = (resample_measures(measures, state, counts) for state in states)
                 with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is left out later
                     for name in fast:
                         blocks[name].append(right[name] - left[name])
@@ -921,7 +925,9 @@ class _Pair:
         members = np.split(order, np.cumsum(np.bincount(codes))[:-1])
 
         def take_of(side: _Side) -> Any:
-            return lambda chosen: side.take(np.concatenate([members[each] for each in chosen]))
+            return lambda chosen: side.take(
+                np.concatenate([members[cluster] for cluster in chosen])
+            )
 
         return [take_of(side) for side in self.sides], len(members)
 
@@ -978,7 +984,9 @@ def _pair_rows(
     if a.ids is not None and b.ids is not None:
         a, b, notes, kept = _join_ids(a, b, join)
     elif join == "inner":
-        without = " and ".join(each.name for each in (a, b) if each.ids is None)
+        without = " and ".join(
+            predictions.name for predictions in (a, b) if predictions.ids is None
+        )
         raise InputError(f"join='inner' (--join inner) needs ids in both sets: {without} has none")
     _check_same_rows(a, b)
     return (*_share_units(a, b), notes, kept)
@@ -993,21 +1001,21 @@ def _join_ids(
         left, right = left.astype(str), right.astype(str)
     if left.shape == right.shape and bool((left == right).all()):
         return a, b, (), None
-    for ids, each in ((left, a), (right, b)):
+    for ids, predictions in ((left, a), (right, b)):
         unique, repeats = np.unique(ids, return_counts=True)
         if twice := unique[repeats > 1].tolist():
             raise InputError(
-                f"rows cannot be paired by their ids: {len(twice):,} ids of {each.name} occur more "
-                f"than once, first {first(twice)}"
+                f"rows cannot be paired by their ids: {len(twice):,} ids of {predictions.name} "
+                f"occur more than once, first {first(twice)}"
             )
     _, rows_a, rows_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
     order = np.argsort(rows_a, kind="stable")
     rows_a, rows_b = rows_a[order], rows_b[order]
     counts = []
-    for ids, rows, here, there in ((left, rows_a, a, b), (right, rows_b, b, a)):
+    for ids, rows, holder, lacking in ((left, rows_a, a, b), (right, rows_b, b, a)):
         if number := len(ids) - len(rows):
             missing = np.delete(ids, rows).tolist()
-            text = f"{number:,} of {len(ids):,} rows of {here.name} are not in {there.name}"
+            text = f"{number:,} of {len(ids):,} rows of {holder.name} are not in {lacking.name}"
             counts.append(f"{text}, ids {first(missing)}")
     if counts and not len(rows_a):
         raise InputError(
@@ -1030,7 +1038,7 @@ def _check_same_rows(a: Predictions, b: Predictions) -> None:
             f"both sets must be of the same kind: only {(a if has_options else b).name} holds "
             "questions with different numbers of options"
         )
-    shapes = [tuple(each.known_labels.shape) for each in (a, b)]
+    shapes = [tuple(predictions.known_labels.shape) for predictions in (a, b)]
     if shapes[0] != shapes[1] or (a.num_classes != b.num_classes and not has_options):
         raise InputError(
             f"both sets must hold the same rows: {a.name} has labels of shape "

@@ -84,10 +84,10 @@ def pool_rows(
     begins = np.flatnonzero(np.concatenate(([True], score[1:] != score[:-1])))
     parts = (np.ones_like(w), w, w * w, w * p, w * y)
     bounds = np.append(begins, len(p))
-    sums = [np.concatenate(([0.0], np.cumsum(each[order])))[bounds] for each in parts]
+    sums = [np.concatenate(([0.0], np.cumsum(quantity[order])))[bounds] for quantity in parts]
     rate = float(sums[4][-1] / sums[1][-1])
     ends = _find_ends(score[begins], sums[0], rate, COARSE if clusters is not None else FINE)
-    cells, first = _make_cells(score[begins], ends, *(each[ends] for each in sums))
+    cells, first = _make_cells(score[begins], ends, *(cumulative[ends] for cumulative in sums))
     if clusters is None:
         return cells
     codes = np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
@@ -107,7 +107,7 @@ def pool_state(state: RankState, clusters: NDArray[np.int64] | None = None) -> C
         return pool_rows(*_judged_rows(state), weights.double().cpu().numpy(), clusters)
     ranked = state.rank_rows()
     rows, wrong, total = (
-        each.cpu().numpy() for each in (ranked.bounds, ranked.values, ranked.scores)
+        tensor.cpu().numpy() for tensor in (ranked.bounds, ranked.values, ranked.scores)
     )
     score, number = ranked.score.cpu().numpy(), float(rows[-1])
     rate = (number - float(wrong[-1])) / number
@@ -161,7 +161,9 @@ def _make_cells(
     The sums are of rows, weights, squared weights, weighted probability and weighted events.
     """
     first, last = (np.clip(score[places], 0.0, 1.0) for places in (ends[:-1], ends[1:] - 1))
-    rows, weight, squares, total, events = (np.diff(each).astype(np.float64) for each in sums)
+    rows, weight, squares, total, events = (
+        np.diff(cumulative).astype(np.float64) for cumulative in sums
+    )
     # The mean is clipped to be exactly the probability where there is only one.
     mean, rate = np.clip(total / weight, first, last), np.clip(events / weight, 0.0, 1.0)
     return Cells(rows, weight, squares, mean, rate), first
@@ -291,7 +293,9 @@ def prepare_bins(
     weight = total(cells.weight)
     low, high = np.full_like(weight, np.nan), np.full_like(weight, np.nan)
     if cells.excess is None or len(cells.excess) >= FEWEST_CLUSTERS:
-        drawn = np.stack([total(each) for each in _draw_events(cells, resamples, seed)]) / weight
+        drawn = (
+            np.stack([total(events) for events in _draw_events(cells, resamples, seed)]) / weight
+        )
         ends = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
         low, high = np.clip(ends, 0.0, 1.0)
     return pd.DataFrame(

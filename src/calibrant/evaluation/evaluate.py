@@ -244,10 +244,10 @@ def evaluate(
     options_of = predictions.num_options
     by_class = event is None and intervals and options_of is None
     odds = ClassOddsState() if by_class and plain else None
-    own = [state for several in states.values() for state in several]
+    measure_states = [state for several in states.values() for state in several]
     losses = [loss] if group_values else []
     beside = [*cell_states, *losses, *([] if odds is None else [odds])]
-    shared = share_states([*tables, *beside, *row_states.values(), *own])
+    shared = share_states([*tables, *beside, *row_states.values(), *measure_states])
     options = row_options(predictions, positive)
     numbers = compute_all(
         list(measures.values()),
@@ -501,16 +501,16 @@ def choose_measures(
     if not options:
         raise InputError("metrics is empty; name at least one metric, or leave metrics out")
     measures = {}
-    for name, given in options.items():
+    for name, chosen in options.items():
         if name in ("ood_auroc", "fpr95"):
             raise InputError(
                 f"{name} compares in- with out-of-distribution rows, not classes: call "
                 f"calibrant.metrics.{name}(preds, target) with labels 1 and 0"
             )
-        word, own = parse_method(name, kind="metric") if "(" in name else (name, {})
+        word, written = parse_method(name, kind="metric") if "(" in name else (name, {})
         binned = {"num_bins": num_bins} if word in _BINNED else {}
-        made = get_measure(word, **{**binned, **own, **given})
-        measures[name] = replace(made, label=label_of(word, **own, **given))
+        measure = get_measure(word, **{**binned, **written, **chosen})
+        measures[name] = replace(measure, label=label_of(word, **written, **chosen))
         _check_view(name, measures[name], event)
     return measures
 
@@ -654,7 +654,7 @@ def make_tallies(tables: TableStates, num_bins: int, units: Units, level: float)
     group = torch.searchsorted(ranked.bounds, torch.from_numpy(ends).to(ranked.bounds.device))
     mass_edges = np.concatenate(([0.0], array(ranked.score[group - 1])))
     mass_edges[-1] = 1.0
-    curve = _pick_curve(*(each.detach().cpu().numpy() for each in vars(ranked).values()))
+    curve = _pick_curve(*(tensor.detach().cpu().numpy() for tensor in vars(ranked).values()))
     bins = array(tables.bins.total("totals"))
     # Weights have no scale: in tables of classes their mean is 1, so that they count rows.
     scale = 1.0 if units.weights is None else 1 / float(np.mean(units.weights))
@@ -705,8 +705,8 @@ def _bound_bins(
     for bin in np.flatnonzero(table[:, 0]):
         mine = home == bin
         how = {name: None if v is None else v[mine] for name, v in units.options().items()}
-        found = proportion_interval(happened[mine], level=level, **how)
-        table[bin, 1:] = found.low, found.high
+        interval = proportion_interval(happened[mine], level=level, **how)
+        table[bin, 1:] = interval.low, interval.high
     return table
 
 
@@ -826,16 +826,16 @@ def _find_place(
     weights: NDArray[np.float64] | None,
 ) -> Place:
     """Find which of 15 bins of equal mass is furthest off, in standard errors."""
-    each = np.ones(len(probability)) if weights is None else weights
-    home = find_mass_cells(probability, each, 15)
+    row_weights = np.ones(len(probability)) if weights is None else weights
+    home = find_mass_cells(probability, row_weights, 15)
     number = int(home.max()) + 1
     mass, said, seen, spread = (
         np.bincount(home, part, number)
         for part in (
-            each,
-            each * probability,
-            each * happened,
-            each**2 * probability * (1 - probability),
+            row_weights,
+            row_weights * probability,
+            row_weights * happened,
+            row_weights**2 * probability * (1 - probability),
         )
     )
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -139,7 +139,7 @@ def figure_intervals(
     """
     others: dict[str, Measure] = {}
     # What is undefined or infinite has no interval.
-    measures = {name: each for name, each in measures.items() if np.isfinite(values[name])}
+    measures = {name: measure for name, measure in measures.items() if np.isfinite(values[name])}
     if not units.plain or options.get("positive") is not None:
         intervals = unit_intervals(measures, values, states, row_states, ranks, plan, cells, units)
         if units.plain:
@@ -213,12 +213,12 @@ def closed_interval(
     """
     assert measure.influence is not None
     how: dict[str, Any] = {"level": plan.level, **units.options()}
-    found: Any
+    interval: Any
     probability, happened = read_rows(state)
     if measure.name == "oe_ratio" and np.isfinite(value) and probability.any():
-        found = ratio_interval(probability, happened, **how)
+        interval = ratio_interval(probability, happened, **how)
     elif measure.name == "mean_gap":
-        found = gap_interval(probability, happened, **how)
+        interval = gap_interval(probability, happened, **how)
     elif measure.name == "calibration_in_the_large" and has_few_events(happened):
         return Interval(*offset_interval(probability, happened, **how), None)
     else:
@@ -227,8 +227,8 @@ def closed_interval(
         except UndefinedFigureError:
             return None
         scale = SCALES.get(measure.name, "identity")
-        found = influence_interval(value, influence, scale=scale, heavy_tails=True, **how)
-    return Interval(found.low, found.high, None)
+        interval = influence_interval(value, influence, scale=scale, heavy_tails=True, **how)
+    return Interval(interval.low, interval.high, None)
 
 
 def read_rows(state: RankState) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -265,46 +265,46 @@ def unit_intervals(
     resampled: dict[str, Measure] = {}
     for name, measure in measures.items():
         state = row_states.get(name, states[name][0])
-        found: Any = None
+        interval: Any = None
         if measure.kind == "calibration" and units.plain:
-            found = calibration_interval(measure, states[name][0], plan)
+            interval = calibration_interval(measure, states[name][0], plan)
         elif measure.kind == "calibration":
-            found = unit_calibration_interval(
+            interval = unit_calibration_interval(
                 measure, states[name][0], probability, happened, plan, cells, units
             )
         elif measure.interval is not None:
             if units.plain:
-                found = Interval(*measure.interval(state, plan.level), None)
+                interval = Interval(*measure.interval(state, plan.level), None)
         elif measure.influence is not None:
             assert isinstance(state, RankState)
-            found = closed_interval(measure, values[name], state, units, plan)
+            interval = closed_interval(measure, values[name], state, units, plan)
         elif isinstance(state, RowState):
             rows = state.concatenate("rows").cpu().numpy()
             if not np.isfinite(rows).all():
                 continue
             if state.quantity == "right":
-                found = proportion_interval(rows, level=plan.level, **how)
+                interval = proportion_interval(rows, level=plan.level, **how)
             else:
                 mean, influence = mean_influence(rows, units.weights)
-                found = influence_interval(mean, influence, level=plan.level, **how)
+                interval = influence_interval(mean, influence, level=plan.level, **how)
         elif measure.kind == "selective":
             resampled[name] = measure
-        if found is not None:
-            high = found.high
+        if interval is not None:
+            high = interval.high
             if units.clusters is not None and measure.name in BOUNDED_BY_GAP:
                 high = max(high, abs(gap.low), abs(gap.high))
-            intervals[name] = Interval(found.low, high, getattr(found, "estimate", None))
+            intervals[name] = Interval(interval.low, high, getattr(interval, "estimate", None))
     if resampled:
         chosen = {name: row_states[name] for name in resampled}
         lines = leave_out_weights(len(probability), seed=plan.seed, **how)
         drawn = [resample_measures(resampled, chosen, line[None]) for line in lines]
         for name in resampled:
-            left = np.array([float(each[name][0]) for each in drawn])
+            left = np.array([float(values[name][0]) for values in drawn])
             ends = jackknife_interval(values[name], left, level=plan.level)
             intervals[name] = Interval(ends.low, ends.high, None)
     return {
-        name: each if name == GAP else keep_possible(measures[name].name, each)
-        for name, each in intervals.items()
+        name: interval if name == GAP else keep_possible(measures[name].name, interval)
+        for name, interval in intervals.items()
     }
 
 
@@ -359,8 +359,8 @@ def find_homes(
 ) -> NDArray[np.int64]:
     """Return the cell of each row, given cells that are ranges of ascending probability."""
     order = np.argsort(probability, kind="stable")
-    each = weights[order]
-    middle = np.cumsum(each) - 0.5 * each
+    row_weights = weights[order]
+    middle = np.cumsum(row_weights) - 0.5 * row_weights
     ends = np.cumsum(cells[:, 0].cpu().double().numpy())
     home = np.empty(len(order), dtype=np.int64)
     home[order] = np.minimum(np.searchsorted(ends, middle), len(ends) - 1)
@@ -401,7 +401,7 @@ def _worst_unit_bin(
     nearest, farthest = [], []
     for bin in full:
         mine = home == bin
-        options = {key: None if each is None else each[mine] for key, each in how.items()}
+        options = {key: None if array is None else array[mine] for key, array in how.items()}
         rate = proportion_interval(happened[mine], level=level, **options)
         mean = float(np.average(probability[mine], weights=options["weights"]))
         ends = (abs(rate.low - mean), abs(rate.high - mean))
@@ -584,12 +584,12 @@ def _ranked_interval(measure: Measure, state: State, plan: Plan) -> tuple[float,
     """
     assert measure.group_influence is not None
     try:
-        found = measure.group_influence(state)
+        influence_and_numbers = measure.group_influence(state)
     except UndefinedFigureError:
         return None
-    if found is None:
+    if influence_and_numbers is None:
         return None
-    influence, numbers = found
+    influence, numbers = influence_and_numbers
     value = float(measure.compute(state))
     return grouped_interval(
         value, influence, numbers, level=plan.level, scale=SCALES.get(measure.name, "log")
@@ -700,8 +700,8 @@ def bootstrap_interval(
         (state,) = measure.build()
         (value,) = compute_all([measure], [(preds, target)], extra=[state], **how)
         assert isinstance(state, RankState)
-        found = closed_interval(measure, float(value), state, Units(), plan)
-        low, high = (found.low, found.high) if found else (-np.inf, np.inf)
+        closed = closed_interval(measure, float(value), state, Units(), plan)
+        low, high = (closed.low, closed.high) if closed else (-np.inf, np.inf)
         return Interval(low, high, float(value))
     rows = make_row_states(named, classes=False)
     count = MeanState("correct") if measure.build()[0].num_labels is None else None
@@ -749,20 +749,20 @@ def _unit_interval(
         counted = (labels != how["ignore_index"]).reshape(-1)
     size = int(np.prod(labels.shape[1:]))
     units = Units(
-        *(None if each is None else np.repeat(each, size)[counted] for each in (weights, codes))
+        *(None if array is None else np.repeat(array, size)[counted] for array in (weights, codes))
     )
     kept = shared[ranks.options()]
-    held: Any = [shared[each.options()] for each in cells]
+    held: Any = [shared[cell.options()] for cell in cells]
     assert isinstance(kept, RankState)
-    found = unit_intervals(
+    interval = unit_intervals(
         named,
         {measure.name: float(value)},
-        {measure.name: [shared[each.options()] for each in states]},
-        {name: shared[each.options()] for name, each in rows.items()},
+        {measure.name: [shared[state.options()] for state in states]},
+        {name: shared[state.options()] for name, state in rows.items()},
         kept,
         plan,
         held,
         units,
     ).get(measure.name, Interval(-np.inf, np.inf, None))
-    estimate = float(value) if found.estimate is None else found.estimate
-    return Interval(found.low, found.high, estimate)
+    estimate = float(value) if interval.estimate is None else interval.estimate
+    return Interval(interval.low, interval.high, estimate)

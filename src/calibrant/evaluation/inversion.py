@@ -256,8 +256,8 @@ class _Draws:
 
     def quantiles(self, chance: Floats, levels: tuple[float, ...]) -> Floats:
         """Return quantiles of the values."""
-        found: Floats = np.quantile(self(chance), levels)
-        return found
+        values: Floats = np.quantile(self(chance), levels)
+        return values
 
     def spread(self, chance: Floats) -> float:
         """Return the standard deviation of the values."""
@@ -346,8 +346,8 @@ class _Moments:
 
         mean, deviation, skewness = self.describe(chance)
         z = ndtri(np.asarray(levels))
-        found: Floats = mean + deviation * (z + skewness * (z**2 - 1) / 6)
-        return found
+        values: Floats = mean + deviation * (z + skewness * (z**2 - 1) / 6)
+        return values
 
     def spread(self, chance: Floats) -> float:
         """Return the standard deviation of the value."""

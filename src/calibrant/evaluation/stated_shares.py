@@ -73,14 +73,14 @@ def weight_to_shares(predictions: Predictions, prevalence: Shares, positive: int
         event=event if events else None,
         positive=positive,
     )
-    own = np.ones(len(labels)) if predictions.weights is None else predictions.weights
-    counted = count_shares(labels[counts], width, own[counts])
+    row_weights = np.ones(len(labels)) if predictions.weights is None else predictions.weights
+    counted = count_shares(labels[counts], width, row_weights[counts])
     if missing := [names[k] for k in np.flatnonzero(counted == 0).tolist()]:
         raise InputError(
             f"no row is of {first(missing)}: how such rows score must be seen before their share "
             "can be changed"
         )
-    weights = own.copy()
+    weights = row_weights.copy()
     weights[counts] *= (shares / counted)[labels[counts]]
     kept = weights[counts]
     return Stated(

@@ -189,7 +189,7 @@ class Evaluation:
             "settings": self.settings,
         }
         if self.labels:
-            everything["labels"] = {each.name: each.to_dict() for each in self.labels}
+            everything["labels"] = {label.name: label.to_dict() for label in self.labels}
         plain: dict[str, Any] = make_plain(everything)
         return plain
 

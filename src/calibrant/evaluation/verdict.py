@@ -243,14 +243,14 @@ def conclude(
 
 def _list_classes(classes: Sequence[ClassFinding], kind: str = "class") -> str:
     """Describe the worst classes; if only slopes are off, name the classes alone."""
-    faults = {each.fault for each in classes}
+    faults = {finding.fault for finding in classes}
     if len(classes) > 1 and len(faults) == 1 and faults <= {"too extreme", "too timid"}:
         many = {"class": "classes"}.get(kind, f"{kind}s")
         return (
             f"the probabilities of {len(classes):,} {many} are {faults.pop()} "
-            f"({first(each.name for each in classes)})"
+            f"({first(finding.name for finding in classes)})"
         )
-    named = [_describe_class(each, kind) for each in classes[:_NAMED]]
+    named = [_describe_class(finding, kind) for finding in classes[:_NAMED]]
     more = len(classes) - _NAMED
     rest = "" if more <= 0 else "; 1 more is off" if more == 1 else f"; {more:,} more are off"
     return "; ".join(named) + rest
@@ -317,7 +317,9 @@ def _write_headline(
     # Many rows show even small faults: the headline names a class only if it is far off.
     low, high = 1 / tolerance.ratio, tolerance.ratio
     wrong = [
-        each for each in classes if not low <= each.observed / max(each.expected, 1e-300) <= high
+        finding
+        for finding in classes
+        if not low <= finding.observed / max(finding.expected, 1e-300) <= high
     ]
     worst = f" Worst class: {_describe_class(wrong[0], 'class')}." if wrong else ""
     return f"This classifier is {size}{direction}: {average}.{worst}"
@@ -656,13 +658,13 @@ def add_labels(pooled: Verdict, labels: Sequence[tuple[str, Verdict]], *, level:
         labels: The name and the verdict of each label.
         level: The confidence level.
     """
-    tested = [(name, each) for name, each in labels if each.p_value == each.p_value]
-    corrected = holm([each.p_value for _, each in tested])
+    tested = [(name, verdict) for name, verdict in labels if verdict.p_value == verdict.p_value]
+    corrected = holm([verdict.p_value for _, verdict in tested])
     by_label = [min(1.0, 2 * p) for p in corrected if p is not None]
     off = [
-        ClassFinding(name, each.direction, each.mean, each.rate)
-        for p, (name, each) in zip(by_label, tested, strict=True)
-        if p < 1 - level and each.state == OFF  # not where too few events are expected
+        ClassFinding(name, verdict.direction, verdict.mean, verdict.rate)
+        for p, (name, verdict) in zip(by_label, tested, strict=True)
+        if p < 1 - level and verdict.state == OFF  # not where too few events are expected
     ]
     classes = tuple(sorted(off, key=lambda label: -abs(label.expected - label.observed)))
     pooled_p = min(1.0, 2 * pooled.p_value) if pooled.p_value == pooled.p_value else pooled.p_value
@@ -672,7 +674,7 @@ def add_labels(pooled: Verdict, labels: Sequence[tuple[str, Verdict]], *, level:
         state = OFF
     elif pooled.state == OFF:
         state = UNSURE  # significant alone, but not with its share of alpha
-    unsure = sum(each.state == UNSURE for _, each in labels)
+    unsure = sum(verdict.state == UNSURE for _, verdict in labels)
     if state == HOLDS and unsure:
         sentence = (
             f"Label by label, nothing was found to be off; {unsure} have too few rows to tell."

@@ -206,12 +206,12 @@ def _leave_out_others(
         return column
     if column.ids.shape != values.shape:
         return column
-    given = np.array([make_text(value) for value in column.ids.tolist()])
+    texts = np.array([make_text(value) for value in column.ids.tolist()])
     wanted = [make_text(value) for value in predictions.ids.tolist()]
-    kept = np.flatnonzero(np.isin(given, wanted))
+    kept = np.flatnonzero(np.isin(texts, wanted))
     if not len(kept):
         return column
-    names, counts = np.unique(given[kept], return_counts=True)
+    names, counts = np.unique(texts[kept], return_counts=True)
     if len(names) < len(set(wanted)):
         missing = [name for name in wanted if name not in set(names.tolist())]
         raise InputError(
@@ -291,15 +291,15 @@ def _match_ids(group_ids: NDArray[Any], prediction_ids: NDArray[Any]) -> NDArray
             f"found ids of shape {group_ids.shape} for {len(prediction_ids):,} rows: "
             "there must be one for each"
         )
-    given = np.array([make_text(value) for value in group_ids.tolist()])
+    texts = np.array([make_text(value) for value in group_ids.tolist()])
     wanted = np.array([make_text(value) for value in prediction_ids.tolist()])
-    different = np.flatnonzero(given != wanted)
+    different = np.flatnonzero(texts != wanted)
     if not len(different):
         return np.arange(len(wanted))
-    names, where = np.unique(given, return_index=True)
+    names, where = np.unique(texts, return_index=True)
     missing = wanted[~np.isin(wanted, names)]
     if len(missing) == len(wanted):
-        some_given, some_wanted = (first(map(repr, map(str, ids)), 2) for ids in (given, wanted))
+        some_given, some_wanted = (first(map(repr, map(str, ids)), 2) for ids in (texts, wanted))
         raise InputError(
             f"none of the ids of the groups ({some_given}) is an id of the predictions "
             f"({some_wanted}): name another column with --id-column (id_column=)"

@@ -109,8 +109,8 @@ def judge_groups(
     place = torch.from_numpy(home) * num_bins + bin_index(confidence, num_bins)
     parts: list[torch.Tensor | None] = [None, confidence, ~wrong]
     if units.weights is not None:
-        each = torch.from_numpy(units.weights)
-        parts = [each, each * confidence, each * ~wrong]
+        row_weights = torch.from_numpy(units.weights)
+        parts = [row_weights, row_weights * confidence, row_weights * ~wrong]
     sums = [bin_sums(place, number * num_bins, part) for part in parts]
     cells = torch.stack([total.double() for total in sums], dim=-1).view(number, num_bins, 3)
     order = np.argsort(home, kind="stable")
@@ -128,15 +128,18 @@ def judge_groups(
                 loss[mine],
             )
         )
-    groups = [each.compute_figures(name) for name, each in zip(values.names, rows, strict=True)]
+    groups = [
+        group_rows.compute_figures(name)
+        for name, group_rows in zip(values.names, rows, strict=True)
+    ]
     unit = "row" if units.clusters is None else "cluster"
     if predictions.is_dense and predictions.clusters is None:
         unit = "image"
     if plan is None:
         return Groups(values.title, tuple(groups), 0.95, event, unit)
     groups = [
-        each.add_intervals(group, plan, number) if len(each.wrong) else group
-        for group, each in zip(groups, rows, strict=True)
+        group_rows.add_intervals(group, plan, number) if len(group_rows.wrong) else group
+        for group, group_rows in zip(groups, rows, strict=True)
     ]
     if units.plain:
         adjusted = holm([group.p_value for group in groups])
@@ -184,13 +187,15 @@ class _GroupRows:
         if not len(self.wrong):
             return Group(value, 0, 0, nan, nan, nan, nan, nan, nan)
         accuracy, confidence, gap, nll = (
-            self._mean(each) for each in (~self.wrong, self.confidence, self.gaps, self.loss)
+            self._mean(values) for values in (~self.wrong, self.confidence, self.gaps, self.loss)
         )
         aurc = ratio = nan
         if self.event in (None, "correct"):
             weights = self.units.weights
-            each = () if weights is None else (torch.from_numpy(weights),)
-            ranked = rank(torch.from_numpy(self.confidence), torch.from_numpy(self.wrong), *each)
+            row_weights = () if weights is None else (torch.from_numpy(weights),)
+            ranked = rank(
+                torch.from_numpy(self.confidence), torch.from_numpy(self.wrong), *row_weights
+            )
             aurc = float(weighted_risk(ranked, "empirical"))
         if self.event is not None and confidence > 0:
             ratio = accuracy / confidence
@@ -224,8 +229,8 @@ class _GroupRows:
         if self.event is None and self.units.plain:
             low, high = self._bound_gap(plan.level)
         else:
-            found = gap_interval(self.confidence, ~self.wrong, level=plan.level, **self.how)
-            low, high = found.low, found.high
+            interval = gap_interval(self.confidence, ~self.wrong, level=plan.level, **self.how)
+            low, high = interval.low, interval.high
         ratio_low, ratio_high = self._bound_ratio(plan.level)
         p_value = None
         if self.units.plain and self.can_be_tested:
@@ -277,8 +282,8 @@ class _GroupRows:
         event = ~self.wrong
         ratio = self._mean(event) / mean
         influence = (event - ratio * self.confidence) / mean
-        found = influence_interval(ratio, influence, level=level, scale="log", **self.how)
-        low, high = max(found.low, 0.0), found.high
+        interval = influence_interval(ratio, influence, level=level, scale="log", **self.how)
+        low, high = max(interval.low, 0.0), interval.high
         if self._few_of_a_kind:
             rate = proportion_interval(event, level=level, **self.how)
             low, high = min(low, rate.low / mean), max(high, rate.high / mean)
@@ -298,7 +303,7 @@ def _test_by_signs(
     As in `clustered.total_test`, a p-value is at least that of independent rows, and that of
     flips at most that of rows that are as alike as can be.
     """
-    tested = [code for code, each in enumerate(rows) if each.can_be_tested]
+    tested = [code for code, group_rows in enumerate(rows) if group_rows.can_be_tested]
     if not tested:
         return groups
     column = np.full(len(groups), -1)
@@ -318,20 +323,22 @@ def _test_by_signs(
     judged = [rows[code] for code in tested]
     drawing: dict[str, Any] = {"draws": plan.resamples, "seed": plan.seed}
     inflation = [
-        find_inflation(each.confidence, ~each.wrong, each.units.weights) for each in judged
+        find_inflation(group_rows.confidence, ~group_rows.wrong, group_rows.units.weights)
+        for group_rows in judged
     ]
     flipped, largest = sign_flip_tests(
         sums.reshape(count, len(tested)), inflation=inflation, **drawing
     )
     alike = [
-        comonotone_p_value(each.confidence, ~each.wrong, **each.how, **drawing)
+        comonotone_p_value(group_rows.confidence, ~group_rows.wrong, **group_rows.how, **drawing)
         if factor > 1
         else 1.0
-        for each, factor in zip(judged, inflation, strict=True)
+        for group_rows, factor in zip(judged, inflation, strict=True)
     ]
     flipped, largest = np.minimum(flipped, alike), np.minimum(largest, np.array(holm(alike)))
     alone = [
-        independent_total_test(each.confidence, ~each.wrong, each.units.weights) for each in judged
+        independent_total_test(group_rows.confidence, ~group_rows.wrong, group_rows.units.weights)
+        for group_rows in judged
     ]
     corrected = holm(alone)
     judged_groups = list(groups)

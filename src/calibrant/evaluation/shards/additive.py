@@ -123,8 +123,8 @@ class Additive:
         """
         mean = self.mean(name)
         if self.weighted or self.clusters is not None:
-            found = self.interval(mean, {name: 1.0}, level)
-            return found.low, found.high
+            interval = self.interval(mean, {name: 1.0}, level)
+            return interval.low, interval.high
         place = self.names.index(name)
         first, second, third = self.first[place], self.second[place, place], self.third[place]
         squares = float(second - mean * first)
@@ -153,8 +153,8 @@ class Additive:
         """
         mean, rate = self.mean("confidence"), self.mean("correct")
         gap = self.mean("gap")
-        found = self.interval(gap, {"gap": 1.0}, level)
-        low, high = max(found.low, -1.0), min(found.high, 1.0)
+        interval = self.interval(gap, {"gap": 1.0}, level)
+        low, high = max(interval.low, -1.0), min(interval.high, 1.0)
         common = rate > 0.5
         seen, said = (1 - rate, 1 - mean) if common else (rate, mean)
         if 0 < rate < 1 and said > 0:
@@ -170,7 +170,7 @@ class Additive:
             low, high = min(low, mean - most), max(high, mean - least)
         low, high = max(low, -1.0), min(high, 1.0)
         return RobustInterval(
-            gap, low, high, found.standard_error, found.num_clusters, found.degrees
+            gap, low, high, interval.standard_error, interval.num_clusters, interval.degrees
         )
 
     def class_gap(self, level: float, *, few: bool) -> tuple[float, float]:
@@ -197,13 +197,13 @@ class Additive:
         """
         mean, rate = self.mean("confidence"), self.mean("correct")
         value = rate / mean
-        found = self.interval(
+        interval = self.interval(
             value, {"correct": 1 / mean, "confidence": -value / mean}, level, "log"
         )
-        low, high = found.low, found.high
+        low, high = interval.low, interval.high
         if few:
             least, most = self.rate_interval("correct", level)
             low, high = min(low, least / mean), max(high, most / mean)
         return RobustInterval(
-            value, low, high, found.standard_error, found.num_clusters, found.degrees
+            value, low, high, interval.standard_error, interval.num_clusters, interval.degrees
         )

@@ -146,7 +146,7 @@ class Judge:
         self.num_rows, self.num_right = table.num_rows, round(float(right))
         self.few_of_a_kind = min(right, wrong) < _FEW_OF_A_KIND
         self.groups = None if sums.units is None else sums.units.table()
-        self.values = {name: self._compute(each) for name, each in measures.items()}
+        self.values = {name: self._compute(measure) for name, measure in measures.items()}
 
     # Values
 
@@ -189,7 +189,7 @@ class Judge:
     def intervals(self) -> dict[str, Interval]:
         """Compute the interval of every figure that has one."""
         assert self.plan is not None
-        found: dict[str, Interval] = {}
+        intervals: dict[str, Interval] = {}
         gap = self._gap()
         for name, measure in self.measures.items():
             value = self.values[name]
@@ -206,8 +206,8 @@ class Judge:
             if wide and measure.name in BOUNDED_BY_GAP:
                 high = max(interval.high, abs(gap.low), abs(gap.high))
                 interval = replace(interval, high=high)
-            found[name] = keep_possible(measure.name, interval)
-        return found
+            intervals[name] = keep_possible(measure.name, interval)
+        return intervals
 
     def _gap(self) -> Span:
         """Compute mean probability less frequency, with its interval."""
@@ -216,8 +216,8 @@ class Judge:
         if self.event is None and self.groups is None:
             few = self.few_of_a_kind or self.num_rows < _FEW_ROWS
             return Span(self.additive.mean("gap"), *self.additive.class_gap(level, few=few))
-        found = self.additive.gap(level, few=self.few_of_a_kind)
-        return Span(found.value, found.low, found.high)
+        interval = self.additive.gap(level, few=self.few_of_a_kind)
+        return Span(interval.value, interval.low, interval.high)
 
     def _interval(self, measure: Measure, value: float) -> Interval | None:
         assert self.plan is not None
@@ -263,8 +263,8 @@ class Judge:
             low, high = wilson(np.array([value]), np.array([float(self.num_rows)]), level)
             return Interval(float(low[0]), float(high[0]), None)
         if self.event is not None:
-            found = self.additive.interval(value, {state.quantity: 1.0}, level)
-            return Interval(found.low, found.high, None)
+            interval = self.additive.interval(value, {state.quantity: 1.0}, level)
+            return Interval(interval.low, interval.high, None)
         return Interval(*self.additive.mean_interval(state.quantity, level), None)
 
     def _influence_interval(self, measure: Measure, value: float) -> Interval | None:
@@ -278,14 +278,14 @@ class Judge:
             return None
         (rows,) = state.weights
         usual: Scale = "identity" if self.event is not None else "log"
-        found = grouped_interval(
+        ends = grouped_interval(
             value,
             influence,
             rows.numpy(),
             level=self.plan.level,
             scale=SCALES.get(measure.name, usual),
         )
-        return Interval(*found, None)
+        return Interval(*ends, None)
 
     def _jackknife(self, measure: Measure, value: float) -> Interval | None:
         """Compute the interval of a figure of rows with weights or clusters.
@@ -307,7 +307,7 @@ class Judge:
         assert self.groups is not None
         if not hasattr(self, "_states"):
             whole = self.groups.sum(0)
-            self._states = [_table_of(whole - each).make_state() for each in self.groups]
+            self._states = [_table_of(whole - group).make_state() for group in self.groups]
         return self._states
 
     # Calibration errors
@@ -371,16 +371,16 @@ class Judge:
         table = np.full((len(cells), 3), np.nan)
         table[:, 0] = np.rint(rows.sum(0))
         for bin in np.flatnonzero(table[:, 0]):
-            each, total = mass[:, bin], float(mass[:, bin].sum())
+            cluster_mass, total = mass[:, bin], float(mass[:, bin].sum())
             mean = cells[bin, 1] / cells[bin, 0]
             # Σ w y of each group, around the mean probability of the bin.
             rate = float(np.clip(cells[bin, 2] / cells[bin, 0], 0.0, 1.0))
-            parts = residual[:, bin] + (mean - rate) * each
-            some = int((each > 0).sum())
+            parts = residual[:, bin] + (mean - rate) * cluster_mass
+            some = int((cluster_mass > 0).sum())
             variance = float(parts @ parts) / total**2 * some / max(some - 1, 1)
             count = float(table[bin, 0])
             if not 0 < rate < 1:
-                count = total**2 / float(each @ each)
+                count = total**2 / float(cluster_mass @ cluster_mass)
             table[bin, 1:] = korn_graubard(rate, variance, count, some - 1.0, level)
         return table
 
@@ -431,9 +431,9 @@ class Judge:
             level: The level of the bins' intervals.
         """
         ranked = RankState.from_ranked(self.ranks.table.rank())
-        found = make_tallies(tables._replace(ranks=ranked), self.num_bins, Units(), level)
+        tallies = make_tallies(tables._replace(ranks=ranked), self.num_bins, Units(), level)
         if self.groups is None:
-            return found
+            return tallies
         scale = self.num_rows / self.additive.weight
         whole = self.groups.sum(0)
         rows, weight, said, seen, squares = whole.T
@@ -445,15 +445,15 @@ class Judge:
             np.clip(seen / weight, 0.0, 1.0),
             None if self.additive.clusters is None else self.groups[..., 3] - self.groups[..., 2],
         )
-        bins = found.bins * (self.num_rows / found.bins[:, 0].sum())
+        bins = tallies.bins * (self.num_rows / tallies.bins[:, 0].sum())
         return replace(
-            found,
-            class_bins=scale * found.class_bins,
-            class_nll=scale * found.class_nll,
-            class_correct=scale * found.class_correct,
-            class_predicted=scale * found.class_predicted,
+            tallies,
+            class_bins=scale * tallies.class_bins,
+            class_nll=scale * tallies.class_nll,
+            class_correct=scale * tallies.class_correct,
+            class_predicted=scale * tallies.class_predicted,
             bin_units=self.bound_bins(bins, level),
-            mass_bin_units=self.bound_bins(found.mass_bins, level),
+            mass_bin_units=self.bound_bins(tallies.mass_bins, level),
             cells=cells,
         )
 
@@ -491,10 +491,10 @@ class Judge:
         span = Span(float(binned_error(bins)), error.low, max(error.high, widest))
         chance = chance_level(bins, binned_error, noise=noise, **drawing)
         if self.event is not None:
-            found = self._event_verdict(span, chance, tolerance)
+            verdict = self._event_verdict(span, chance, tolerance)
         else:
-            found = self._class_verdict(span, chance, odds, names, tolerance)
-        return found.with_sentences(*self._describe_units())
+            verdict = self._class_verdict(span, chance, odds, names, tolerance)
+        return verdict.with_sentences(*self._describe_units())
 
     def _class_verdict(
         self,
@@ -590,10 +590,10 @@ class Judge:
         value = self._compute(measure)
         if not np.isfinite(value):
             return None
-        found = self._interval(measure, value)
-        if found is None or not np.isfinite(found.low + found.high):
+        interval = self._interval(measure, value)
+        if interval is None or not np.isfinite(interval.low + interval.high):
             return None
-        return Span(value, found.low, found.high)
+        return Span(value, interval.low, interval.high)
 
     def _find_place(self) -> Place:
         """Find which of 15 bins of equal mass is furthest off, in standard errors."""
@@ -633,10 +633,10 @@ class Judge:
         return sentences
 
 
-def _make_span(found: Any) -> Span | None:
-    if not np.isfinite(found.value + found.low + found.high):
+def _make_span(interval: Any) -> Span | None:
+    if not np.isfinite(interval.value + interval.low + interval.high):
         return None
-    return Span(found.value, found.low, found.high)
+    return Span(interval.value, interval.low, interval.high)
 
 
 def _table_of(cells: Floats) -> ScoreTable:

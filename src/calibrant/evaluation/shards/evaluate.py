@@ -278,20 +278,20 @@ def _make_sums(
 ) -> tuple[TableStates, Sums]:
     """Make the states of the tables, and sums of no rows."""
     tables = make_table_states(num_bins)
-    own = [state for measure in measures.values() for state in measure.build()]
+    measure_states = [state for measure in measures.values() for state in measure.build()]
     weighted, clustered = predictions.weights is not None, predictions.clusters is not None
     units = None
     if weighted or clustered:
         units = UnitSums(num_bins, clustered, 0 if plan is None else plan.seed)
     plain = units is None
     odds: list[State] = [ClassOddsState()] if plan is not None and event is None and plain else []
-    shared = share_states([*tables, *own, *odds])
+    shared = share_states([*tables, *measure_states, *odds])
     states = [state for state in shared.values() if not isinstance(state, RankState)]
-    extra = {state.quantity for state in own if isinstance(state, MeanState)}
+    extra = {state.quantity for state in measure_states if isinstance(state, MeanState)}
     extra -= {*FIRST_MOMENTS}
     sample = None
     width = predictions.num_classes
-    of_classes = any(isinstance(state, ClassBinState) for state in own)
+    of_classes = any(isinstance(state, ClassBinState) for state in measure_states)
     if plain and plan is not None and of_classes and width <= MOST_CELLS // 100:
         sample = RowSample(max(100, min(_SAMPLED, _SAMPLED_VALUES // width)), plan.seed + 1)
     return tables, Sums(
@@ -309,8 +309,8 @@ def _fill_sample(
     """Return the cells of the classes of the sample, or none."""
     if sums.sample is None or sums.sample.scores is None or sums.sample.labels is None:
         return []
-    own = [state for measure in measures.values() for state in measure.build()]
-    number = next(state.num_bins for state in own if isinstance(state, ClassBinState))
+    measure_states = [state for measure in measures.values() for state in measure.build()]
+    number = next(state.num_bins for state in measure_states if isinstance(state, ClassBinState))
     cells = ClassCellState(number)
     for block in blocks(sums.sample.scores, sums.sample.labels, **options):
         cells.update(block)
@@ -318,7 +318,7 @@ def _fill_sample(
 
 
 def _list_warnings(sums: Sums, *, like_probabilities: bool) -> tuple[str, ...]:
-    found = [LIKE_PROBABILITIES] if like_probabilities else []
+    warnings = [LIKE_PROBABILITIES] if like_probabilities else []
     if sums.num_dropped:
-        found.append(f"left out {sums.num_dropped:,} rows without a label")
-    return tuple(found)
+        warnings.append(f"left out {sums.num_dropped:,} rows without a label")
+    return tuple(warnings)

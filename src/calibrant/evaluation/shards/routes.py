@@ -34,10 +34,10 @@ def run_pieces(
         progress: Show progress on the terminal.
     """
     total = deepcopy(job.empty)
-    found = _run_local(job, pieces) if on == "local" else _run_ray(job, pieces, workers)
+    parts = _run_local(job, pieces) if on == "local" else _run_ray(job, pieces, workers)
     rows = sum(piece.num_rows for piece in pieces)
     with progress_bar("reading shards", rows, shown=progress) as advance:
-        for piece, part in zip(pieces, found, strict=True):
+        for piece, part in zip(pieces, parts, strict=True):
             total.merge(part)
             advance(piece.num_rows)
     return total
@@ -61,12 +61,12 @@ def _run_ray(job: Job, pieces: Sequence[Piece], workers: int | None) -> Iterator
     try:
         at_once = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         make = ray.remote(num_cpus=1, max_retries=RETRIES)(_sum_piece)
-        shared, own = ray.put(job), plugins.list_loaded()
+        shared, plugin_files = ray.put(job), plugins.list_loaded()
         waiting = deque(pieces)
         running: deque[Any] = deque()
         while waiting or running:
             while waiting and len(running) < _AHEAD * at_once:
-                running.append(make.remote(shared, waiting.popleft(), own))
+                running.append(make.remote(shared, waiting.popleft(), plugin_files))
             yield _get(ray, running.popleft())
     finally:
         if ours:
@@ -75,7 +75,7 @@ def _run_ray(job: Job, pieces: Sequence[Piece], workers: int | None) -> Iterator
 
 def _get(ray: Any, task: Any) -> Sums:
     try:
-        found: Sums = ray.get(task)
+        sums: Sums = ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, InputError):
             raise InputError(str(error.cause)) from error
@@ -85,10 +85,10 @@ def _get(ray: Any, task: Any) -> Sums:
             f"a worker was lost {RETRIES + 1} times on the same piece: "
             f"{str(error).splitlines()[0]}; give workers more memory, or write smaller row groups"
         ) from error
-    return found
+    return sums
 
 
-def _sum_piece(job: Job, piece: Piece, own: list[dict[str, Any]]) -> Sums:
+def _sum_piece(job: Job, piece: Piece, plugin_files: list[dict[str, Any]]) -> Sums:
     """Sum a piece in a process of Ray."""
-    plugins.receive_plugins(own)
+    plugins.receive_plugins(plugin_files)
     return job.run(piece)

@@ -45,20 +45,20 @@ class ScoreTable:
     def rank(self) -> Ranked:
         """Return the rows in the order of their scores; weights are scaled to mean 1."""
         scale = self.num_rows / float(self.weight.sum()) if self.weighted else 1.0
-        each = self.weight.sum(1)
-        each *= scale
-        bounds = _cumulative(each)
+        masses = self.weight.sum(1)
+        masses *= scale
+        bounds = _cumulative(masses)
         if self.weighted:
             bounds[-1] = self.num_rows
         else:
             bounds = bounds.astype(np.int64)  # sums of whole numbers are exact
-        each *= self.score
-        scores = _cumulative(each)
-        np.multiply(self.weight[:, 1], scale, out=each)
+        masses *= self.score
+        scores = _cumulative(masses)
+        np.multiply(self.weight[:, 1], scale, out=masses)
         return Ranked(
             score=torch.from_numpy(self.score),
             bounds=torch.from_numpy(bounds),
-            values=torch.from_numpy(_cumulative(each)),
+            values=torch.from_numpy(_cumulative(masses)),
             scores=torch.from_numpy(scores),
         )
 
@@ -70,7 +70,7 @@ class ScoreTable:
         middle = np.cumsum(mass) - 0.5 * mass
         place = np.minimum((middle / mass.sum() * most).astype(np.int64), most - 1)
         begins = np.flatnonzero(np.concatenate(([True], np.diff(place) > 0)))
-        count, weight = (np.add.reduceat(each, begins) for each in (self.count, self.weight))
+        count, weight = (np.add.reduceat(values, begins) for values in (self.count, self.weight))
         score = np.add.reduceat(mass * self.score, begins) / weight.sum(1)
         return ScoreTable(score, count, weight, weighted=self.weighted)
 
@@ -204,11 +204,11 @@ class ScoreRuns:
         counts[:, 0] -= counts[:, 1]
         weight = counts
         if self.weighted:
-            (each,) = self.weights
+            (row_weights,) = self.weights
             self.weights = []
             weight = np.empty_like(counts)
-            weight[:, 1] = np.add.reduceat(each * wrong, begins)
-            weight[:, 0] = np.add.reduceat(each * ~wrong, begins)
+            weight[:, 1] = np.add.reduceat(row_weights * wrong, begins)
+            weight[:, 0] = np.add.reduceat(row_weights * ~wrong, begins)
         return ScoreTable(score, counts, weight, weighted=self.weighted)
 
 
@@ -229,8 +229,10 @@ class ScoreCells:
     def add(self, score: Floats, wrong: NDArray[np.bool_], weights: Floats | None) -> None:
         """Add rows; see `ScoreRuns.add`."""
         key = (find_cells(score) << 1) | wrong
-        each = np.ones_like(score) if weights is None else weights
-        self.cells.add(key, np.stack((np.ones_like(score), each, each * score), axis=1))
+        row_weights = np.ones_like(score) if weights is None else weights
+        self.cells.add(
+            key, np.stack((np.ones_like(score), row_weights, row_weights * score), axis=1)
+        )
 
     def sort(self) -> None:
         """Join the sums of equal cells."""

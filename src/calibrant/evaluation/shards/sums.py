@@ -97,14 +97,16 @@ class UnitSums:
             weights: (n,) weights, or None.
             keys: (n,) the cluster's key, or a random number for each row.
         """
-        each = np.ones(len(rows)) if weights is None else weights
+        row_weights = np.ones(len(rows)) if weights is None else weights
         if self.clustered:
-            self.clusters.add(keys, np.column_stack((rows * each[:, None], each**2)))
+            self.clusters.add(keys, np.column_stack((rows * row_weights[:, None], row_weights**2)))
         group = (mix(keys, self.seed + 1) % np.uint64(GROUPS)).astype(np.int64)
         p, y = rows[:, 1], rows[:, 2]
         edges = self.edges()
         cell = np.searchsorted(edges, p, side="left")
-        sums = np.stack((np.ones(len(p)), each, each * p, each * y, each**2), axis=1)
+        sums = np.stack(
+            (np.ones(len(p)), row_weights, row_weights * p, row_weights * y, row_weights**2), axis=1
+        )
         self.cells.add(group * (len(edges) + 1) + cell, sums)
 
     def merge(self, other: UnitSums) -> None:
@@ -282,7 +284,7 @@ class Job:
         for block in blocks(
             scores, predictions.known_labels, weights=predictions.weights, **self.options
         ):
-            here = slice(start, start + block.num_rows)
+            rows_here = slice(start, start + block.num_rows)
             start += block.num_rows
             for state in sums.states:
                 state.update(block)
@@ -292,7 +294,7 @@ class Job:
             weights = None if block.weights is None else block.weights.numpy()
             sums.scores.add(score, (~block.correct).numpy(), weights)
             if sums.units is not None and keys is not None:
-                sums.units.update(rows.numpy(), weights, keys[here])
+                sums.units.update(rows.numpy(), weights, keys[rows_here])
         sums.num_rows += start
 
 

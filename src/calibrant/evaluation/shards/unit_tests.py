@@ -120,9 +120,9 @@ def run_unit_tests(groups: Floats, plan: Plan, *, few: bool, clustered: bool) ->
         if clustered:
             root = scale * groups[..., 1] * np.sqrt(spread)
             possible = float((root.sum(1) ** 2).sum() - (spread * heavy).sum())
-            found = float((parts.sum(1) ** 2).sum())
-            found -= float((heavy * spread).sum())
-            correlation = min(max(found / possible, 0.0), 1.0) if possible > 1e-12 else 0.0
+            excess = float((parts.sum(1) ** 2).sum())
+            excess -= float((heavy * spread).sum())
+            correlation = min(max(excess / possible, 0.0), 1.0) if possible > 1e-12 else 0.0
             together = float(((root * direction).sum(1) ** 2).sum())
             like = (1 - correlation) * alone + correlation * together
             p_value = max(p_value, normal_p_value(total, like, skewed))
