@@ -75,6 +75,8 @@ def wrong_options(
         words = re.sub(r"^[\w.]+\(\) ", "", str(error))
         return InputError(f"{kind} {name!r}: {words}")
     parameters = inspect.signature(maker).parameters.values()
-    own = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    options = ", ".join(dict.fromkeys((*own, *shared))) or "none"
+    own_options = [
+        p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    options = ", ".join(dict.fromkeys((*own_options, *shared))) or "none"
     return InputError(f"{kind} {name!r} has no option {unknown[1]!r}; its options: {options}")

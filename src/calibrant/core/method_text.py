@@ -218,7 +218,7 @@ def edit_options(
 
 def _drop_option(text: str, option: str) -> str:
     name, places = _find_options(text)
-    names = [one for one, _, _ in places]
+    names = [option for option, _, _ in places]
     if option not in names:
         return text
     if len(places) == 1:
@@ -253,11 +253,13 @@ def _find_options(text: str) -> tuple[str, list[tuple[str, int, int]]]:
 
     return node.func.id, [
         (
-            str(one.arg),
-            offset(one.lineno, one.col_offset),
-            offset(one.end_lineno or one.lineno, one.end_col_offset or one.col_offset),
+            str(keyword.arg),
+            offset(keyword.lineno, keyword.col_offset),
+            offset(
+                keyword.end_lineno or keyword.lineno, keyword.end_col_offset or keyword.col_offset
+            ),
         )
-        for one in node.keywords
+        for keyword in node.keywords
     ]
 
 
@@ -286,7 +288,9 @@ def _edit_term(part: str, drop: Collection[str], add: Mapping[str, Any]) -> str:
     if "beta" in add:
         weight = f"{blank}{float(add['beta'])!r}*"
     rest = {option: value for option, value in add.items() if option != "beta"}
-    return weight + edit_options(method, drop=[one for one in drop if one != "beta"], add=rest)
+    return weight + edit_options(
+        method, drop=[option for option in drop if option != "beta"], add=rest
+    )
 
 
 def merge_options(text: str, options: Mapping[str, Any], *, kind: str) -> tuple[str, Options]:
@@ -300,14 +304,14 @@ def merge_options(text: str, options: Mapping[str, Any], *, kind: str) -> tuple[
     >>> merge_options("deep_ensemble(recipe=mixup(alpha=0.4))", {}, kind="recipe")
     ('deep_ensemble', {'recipe': 'mixup', 'recipe_options': {'alpha': 0.4}})
     """
-    name, own = parse_method(text, kind=kind) if "(" in text else (text, {})
-    for key in own:
+    name, written = parse_method(text, kind=kind) if "(" in text else (text, {})
+    for key in written:
         if key in options:
             raise InputError(
                 f"the option {key} is given twice, in {text!r} and in {kind}_options "
                 f"({options[key]!r}): leave one out"
             )
-    merged = {**own, **options}
+    merged = {**written, **options}
     inner = merged.get(kind)
     if not isinstance(inner, str) or "(" not in inner:
         return name, merged
