@@ -58,9 +58,9 @@ def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Ten
     shift = torch.randint(2 * padding + 1, (2, count, 1), generator=generator, device=device)
     rows = shift[0] + torch.arange(height, device=device)
     columns = shift[1] + torch.arange(width, device=device)
-    each = torch.arange(count, device=device)[:, None, None]
+    image = torch.arange(count, device=device)[:, None, None]
     # Gather with channels last: the channels of a pixel are then next to each other.
-    moved = padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
+    moved = padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]
     return moved.permute(0, 3, 1, 2)
 
 

@@ -139,8 +139,8 @@ def read_corrupted(
     start = (severity - 1) * rows
     images = np.ascontiguousarray(pixels[start : start + rows].transpose(0, 3, 1, 2))
     # Labels repeat with every severity, and some copies of the files hold them once.
-    own = labels[start : start + rows] if len(labels) == len(pixels) else labels
-    target = torch.from_numpy(np.array(own, dtype=np.int64))
+    severity_labels = labels[start : start + rows] if len(labels) == len(pixels) else labels
+    target = torch.from_numpy(np.array(severity_labels, dtype=np.int64))
     count = 10 if name == "cifar10" else 100
     names = tuple(str(number) for number in range(count))
     return Images(torch.from_numpy(images), target, names, name=f"{name}-c {kind} {severity}")

@@ -56,9 +56,14 @@ def ood(
         raise InputError(f"a pair needs two data sets, found {name_in!r} twice")
 
     def load_one(name: str) -> Splits:
-        own = size if ":" in name else None
+        chosen_size = size if ":" in name else None
         return load(
-            name, folder=folder, download=download, validation=validation, seed=seed, size=own
+            name,
+            folder=folder,
+            download=download,
+            validation=validation,
+            seed=seed,
+            size=chosen_size,
         )
 
     inside, outside = load_one(name_in), load_one(name_out).test

@@ -47,8 +47,8 @@ def disk(radius: float, softness: float) -> Tensor:
     side /= side.sum()
     soft = np.zeros_like(inside)
     for down, right in np.argwhere(inside) - reach:
-        here = (slice(reach + down - 1, reach + down + 2), slice(reach + right - 1, None))
-        soft[here][:, :3] += np.outer(side, side)
+        corner = (slice(reach + down - 1, reach + down + 2), slice(reach + right - 1, None))
+        soft[corner][:, :3] += np.outer(side, side)
     return torch.from_numpy(soft / inside.sum()).to(torch.float32)
 
 
@@ -98,12 +98,12 @@ def blur_along(images: Tensor, angle: Tensor, radius: int, sigma: float) -> Tens
     height, width = images.shape[2:]
     padded = F.pad(images, (reach,) * 4, mode="replicate")
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-    each = torch.arange(len(images), device=images.device)
+    image = torch.arange(len(images), device=images.device)
     out = torch.zeros_like(images)
     for step, weight in enumerate(weights / weights.sum()):
         right = (step * angle.cos() - 0.5).ceil().long() + reach
         down = (step * angle.sin() - 0.5).ceil().long() + reach
-        out.add_(windows[each, :, down, right], alpha=float(weight))
+        out.add_(windows[image, :, down, right], alpha=float(weight))
     return out
 
 
