@@ -251,23 +251,26 @@ class _Prepared:
 
     def make(self, shift: Shift) -> PriorShift:
         """Return the calibrator for a shift."""
-        made = PriorShift.make(
+        calibrator = PriorShift.make(
             self.part,
             slope=self.correction.slope,
             intercept=self.correction.intercept,
             shift=shift,
         )
-        made.class_names_ = made.class_names_ or _name_classes(self.held)
-        made.fitted_rows_ = self.fitted_rows
-        return made
+        calibrator.class_names_ = calibrator.class_names_ or _name_classes(self.held)
+        calibrator.fitted_rows_ = self.fitted_rows
+        return calibrator
 
     def evaluate(
-        self, given: Calibrator | None, level: float, resamples: int, seed: int
+        self, calibrator: Calibrator | None, level: float, resamples: int, seed: int
     ) -> Unlabelled:
         """Judge the calibrator before and after; see `evaluate_unlabelled`."""
         point = self.make(self.shift)
-        outputs = [apply(each, self.held) for each in (given or self.part, point)]
-        values = np.concatenate([self.measure(each) for each in outputs], axis=1)
+        outputs = [
+            apply(calibrator_shown, self.held)
+            for calibrator_shown in (calibrator or self.part, point)
+        ]
+        values = np.concatenate([self.measure(output) for output in outputs], axis=1)
         width = len(self.shift.target)
         shares, labels = np.array(self.shift.target), self.source.labels
 
@@ -276,7 +279,7 @@ class _Prepared:
             np.add.at(sums, labels, values * weights[:, None])
             return np.asarray(mix @ (sums / np.bincount(labels, weights, width)[:, None]))
 
-        found = average(self.source.weights, shares)
+        averages = average(self.source.weights, shares)
         drawn, draws = [], []
         if self.target is None:
             rng = np.random.default_rng(seed)
@@ -288,15 +291,15 @@ class _Prepared:
                 drawn.append(average(weights, mix))
                 draws.append(mix)
         low, high = np.quantile(np.array(drawn), ((1 - level) / 2, (1 + level) / 2), axis=0)
-        spans = [Span(*map(float, each)) for each in zip(found, low, high, strict=True)]
-        own = self.source.weights * (shares / self._count())[labels]
+        spans = [Span(*map(float, ends)) for ends in zip(averages, low, high, strict=True)]
+        row_weights = self.source.weights * (shares / self._count())[labels]
         figures = []
         half = len(spans) // 2
         for place, output in enumerate(outputs):
             names = (*self.figure_names, "gap")
-            each = dict(zip(names, spans[place * half : (place + 1) * half], strict=True))
-            each["ece"] = self.measure_ece(output, own, level, resamples, seed)
-            figures.append(each)
+            named_spans = dict(zip(names, spans[place * half : (place + 1) * half], strict=True))
+            named_spans["ece"] = self.measure_ece(output, row_weights, level, resamples, seed)
+            figures.append(named_spans)
         shift = self.bound(np.array(draws), level, seed) if draws else self.shift
         return Unlabelled(
             before=figures[0],
@@ -304,7 +307,7 @@ class _Prepared:
             calibrator=self.make(shift),
             event=(self.held.event or "event") if self.held.task == "events" else None,
             confidence_level=level,
-            worth=float(own.sum() ** 2 / (own @ own)),
+            worth=float(row_weights.sum() ** 2 / (row_weights @ row_weights)),
         )
 
     @property
@@ -402,8 +405,8 @@ def _adapt_to_shares(
         event = names[0] if names else "event"
         names = ("no", event)
     stated = [
-        read_shares(given, num_classes=width, class_names=names, event=event, what=what)
-        for given, what in ((source, "source"), (prevalence, "prevalence"))
+        read_shares(stated, num_classes=width, class_names=names, event=event, what=what)
+        for stated, what in ((source, "source"), (prevalence, "prevalence"))
     ]
     shift = Shift(
         how="stated",
@@ -661,8 +664,8 @@ def _warn_of_fitted_rows(part: Calibrator, held: Predictions) -> None:
 
 def _join_fitted_rows(part: Calibrator, held: Predictions) -> FittedRows:
     """Return a description of the rows that fitted the calibrator and of the source rows."""
-    own, before = describe_source(held), part.fitted_rows_
-    if before is None or before.digest == own.digest or part.name == "identity":
-        return own
-    both = tuple(sorted({*own.sample, *before.sample}))
-    return FittedRows(own.num_rows + before.num_rows, own.digest, both)
+    source_rows, before = describe_source(held), part.fitted_rows_
+    if before is None or before.digest == source_rows.digest or part.name == "identity":
+        return source_rows
+    both = tuple(sorted({*source_rows.sample, *before.sample}))
+    return FittedRows(source_rows.num_rows + before.num_rows, source_rows.digest, both)

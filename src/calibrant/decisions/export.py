@@ -115,18 +115,18 @@ def _verify(path: Path, outputs: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
+    names = [entry.name for entry in session.get_inputs()]
     for rows in (inputs, tuple(part[:2] for part in inputs)):
         with torch.no_grad():
             decided, probs = outputs(*rows)
         fed = {name: part.numpy() for name, part in zip(names, rows, strict=True)}
-        found, found_probs = (torch.from_numpy(array) for array in session.run(None, fed))
-        gap = float((found_probs - probs).abs().max()) if found_probs.shape == probs.shape else 1.0
+        onnx_decided, onnx_probs = (torch.from_numpy(array) for array in session.run(None, fed))
+        gap = float((onnx_probs - probs).abs().max()) if onnx_probs.shape == probs.shape else 1.0
         if not gap <= TOLERANCE:
             raise InputError(
                 f"ONNX Runtime differs from torch by {gap:.3g}; nothing was written to this path"
             )
-        if found.shape != decided.shape or int((found != decided).sum()) > 1:
+        if onnx_decided.shape != decided.shape or int((onnx_decided != decided).sum()) > 1:
             raise InputError(
                 "ONNX Runtime decides otherwise than torch; nothing was written to this path"
             )

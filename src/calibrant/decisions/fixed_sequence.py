@@ -58,7 +58,7 @@ def count_above(cells: Codes, *amounts: Floats) -> tuple[Codes, list[Floats]]:
         amounts: (N,) numbers to add up, such as losses.
     """
     used, codes = np.unique(-cells, return_inverse=True)
-    return -used, [np.bincount(codes.reshape(-1), each).cumsum() for each in amounts]
+    return -used, [np.bincount(codes.reshape(-1), amount).cumsum() for amount in amounts]
 
 
 def fewest_rows(limit: float, delta: float) -> float:

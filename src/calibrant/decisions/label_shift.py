@@ -92,9 +92,9 @@ def fit_correction(
     for step in range(_MOST_STEPS):
         exact = start is None or step >= _STEPS_OF_START  # the start's Hessian did not do
         raised, sums, _ = raise_rows(point, exact)
-        each = weights / sums
-        slope = float(np.einsum("i,ij,ij->", each, raised, centred)) - aligned
-        gradient = np.concatenate(([slope], each @ raised - hits)) + RIDGE * point
+        row_weights = weights / sums
+        slope = float(np.einsum("i,ij,ij->", row_weights, raised, centred)) - aligned
+        gradient = np.concatenate(([slope], row_weights @ raised - hits)) + RIDGE * point
         if exact:
             hessian = _find_hessian(centred, raised / sums[:, None], weights)
             inverse = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
@@ -295,9 +295,9 @@ def test_fit(
         return Fit(None, number, None)
     table = tabulate(cells_s, source.labels, source.weights, number, width)
     seen = np.bincount(cells_t, target.weights, number) / target.weights.sum()
-    own = np.bincount(source.labels, source.weights, width)
+    class_sums = np.bincount(source.labels, source.weights, width)
     covariance = _cluster_covariance(
-        (source.weights / own[source.labels] * shares[source.labels]),
+        (source.weights / class_sums[source.labels] * shares[source.labels]),
         cells_s,
         table.T[source.labels],
         source.clusters,
@@ -305,7 +305,7 @@ def test_fit(
     covariance += _cluster_covariance(
         target.weights / target.weights.sum(), cells_t, seen[None], target.clusters
     )
-    covariance += _doubt_few_rows(table, own.astype(np.float64), shares)
+    covariance += _doubt_few_rows(table, class_sums.astype(np.float64), shares)
     # One bin follows from the others, and one share.
     weight = np.linalg.pinv(covariance[:-1, :-1], rcond=1e-10, hermitian=True)
     slopes = (table[:, :-1] - table[:, -1:])[:-1]
@@ -349,21 +349,21 @@ def _cut_scores(
     width = len(base)
     predicted = [predict_evenly(probs, base) for probs in (source_probs, target_probs)]
     odds = []
-    for probs, own in zip((source_probs, target_probs), predicted, strict=True):
+    for probs, classes in zip((source_probs, target_probs), predicted, strict=True):
         even = np.log(np.clip(probs / base, 1e-300, None))
-        top = np.take_along_axis(even, own[:, None], 1)[:, 0]
-        np.put_along_axis(even, own[:, None], -np.inf, 1)
+        top = np.take_along_axis(even, classes[:, None], 1)[:, 0]
+        np.put_along_axis(even, classes[:, None], -np.inf, 1)
         odds.append(top - np.logaddexp.reduce(even, axis=1))
     most = _BINS_OF_CLASS.get(width, 3)
     # With few clusters the covariance of many bins would be singular.
     allowed = max(width, min(source.num_units, target.num_units) // 5)
     most = max(1, min(most, allowed // width))
-    cells = [np.zeros(len(each), dtype=np.int64) for each in predicted]
+    cells = [np.zeros(len(sample), dtype=np.int64) for sample in predicted]
     number = 0
     for k in range(width):
-        inside = [own == k for own in predicted]
-        fewest = min(int(each.sum()) for each in inside)
-        if not any(bool(each.any()) for each in inside):
+        inside = [classes == k for classes in predicted]
+        fewest = min(int(rows.sum()) for rows in inside)
+        if not any(bool(rows.any()) for rows in inside):
             continue
         pieces = int(min(most, max(1, fewest // _FEWEST_IN_BIN)))
         joint = np.concatenate([o[i] for o, i in zip(odds, inside, strict=True)])

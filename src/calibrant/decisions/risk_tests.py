@@ -62,11 +62,11 @@ class Design(NamedTuple):
 
     def sum_clusters(self, values: Floats) -> Floats:
         """Return Σ weight·value of each cluster that has rows; of each row without clusters."""
-        given = values if self.weights is None else self.weights * values
+        products = values if self.weights is None else self.weights * values
         if self.clusters is None:
-            return given
+            return products
         codes = np.unique(self.clusters, return_inverse=True)[1]
-        return np.bincount(codes.reshape(-1), given).astype(np.float64, copy=False)
+        return np.bincount(codes.reshape(-1), products).astype(np.float64, copy=False)
 
 
 PLAIN = Design()

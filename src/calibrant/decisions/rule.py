@@ -268,7 +268,7 @@ def _restore(header: dict[str, Any], tensors: dict[str, Tensor]) -> Rule:
     if rule.get("kind") not in kinds:
         raise InputError(f"damaged: a rule cannot be of kind {rule.get('kind')!r:.40}")
     prefix = "calibrator."
-    own = {key: value for key, value in tensors.items() if not key.startswith(prefix)}
+    rule_tensors = {key: value for key, value in tensors.items() if not key.startswith(prefix)}
     calibrator = files.restore(
         inner,
         {
@@ -278,11 +278,17 @@ def _restore(header: dict[str, Any], tensors: dict[str, Tensor]) -> Rule:
         },
     )
     terms = _rebuild(Terms, rule.get("terms"))
-    given = rule.get("parts")
-    parts = [_rebuild(Part, part) for part in given] if isinstance(given, list) else []
-    thresholds = own.get("thresholds")
-    if own.keys() != {"thresholds"} or thresholds is None or not thresholds.is_floating_point():
-        raise InputError(f"damaged: a rule has one tensor, thresholds; found {sorted(own)!r:.80}")
+    written = rule.get("parts")
+    parts = [_rebuild(Part, part) for part in written] if isinstance(written, list) else []
+    thresholds = rule_tensors.get("thresholds")
+    if (
+        rule_tensors.keys() != {"thresholds"}
+        or thresholds is None
+        or not thresholds.is_floating_point()
+    ):
+        raise InputError(
+            f"damaged: a rule has one tensor, thresholds; found {sorted(rule_tensors)!r:.80}"
+        )
     if tuple(thresholds.shape) != (len(parts),) or len(terms.names) != len(parts):
         raise InputError(
             f"damaged: thresholds of shape {tuple(thresholds.shape)} for {len(parts)} parts"
@@ -296,20 +302,20 @@ def _restore(header: dict[str, Any], tensors: dict[str, Tensor]) -> Rule:
 def _rebuild(kind: type[T], values: Any) -> T:
     """Make a dataclass of plain values whose types fit; raise an error if they do not."""
     hints = typing.get_type_hints(kind)
-    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    known = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, dict) or not values.keys() <= known.keys():
         raise InputError(f"damaged: {kind.__name__} cannot be {values!r:.80}")
-    made = {}
-    for name, each in known.items():
+    arguments = {}
+    for name, entry in known.items():
         if name not in values:
-            if each.default is MISSING and each.default_factory is MISSING:
+            if entry.default is MISSING and entry.default_factory is MISSING:
                 raise InputError(f"damaged: {kind.__name__} has no {name}")
             continue
         value = values[name]
         if not files.fits_hint(value, hints[name]):
             raise InputError(f"damaged: {name} cannot be {value!r:.80}")
-        made[name] = tuple(value) if isinstance(value, list) else value
-    return kind(**made)
+        arguments[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**arguments)
 
 
 class Calibrated(typing.NamedTuple):
@@ -447,16 +453,16 @@ def _make_design(
 ) -> Design:
     """Check stated bounds against the rows; return weights, clusters and the bound."""
     weights, codes = held.weights, held.cluster_codes
-    for name, stated, given in (
+    for name, stated, values in (
         ("max_weight", max_weight, weights),
         ("max_cluster_size", max_cluster_size, codes),
     ):
         if stated is None:
             continue
-        if given is None:
+        if values is None:
             kind = "weights" if name == "max_weight" else "clusters"
             raise InputError(f"{name} needs rows with {kind}, and these have none")
-        largest = float(given.max()) if name == "max_weight" else int(np.bincount(given).max())
+        largest = float(values.max()) if name == "max_weight" else int(np.bincount(values).max())
         if not stated >= largest:
             raise InputError(
                 f"{name}={stated:g} is below the largest found, {largest:g}: state a bound that "

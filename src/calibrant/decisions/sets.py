@@ -151,7 +151,7 @@ class PredictionSets(Rule):
     def promise(self) -> str:
         """Return what the sets promise, in a sentence or two."""
         terms = self.terms
-        each = "the true class" if self.task == "classes" else "what happens"
+        content = "the true class" if self.task == "classes" else "what happens"
         share = format_share(terms.value)
         scope = " of every class" if terms.by == "class" else ""
         end = "if new rows come from where these came from"
@@ -159,7 +159,7 @@ class PredictionSets(Rule):
             whole = " of a new cluster" if self.made_on.num_clusters is not None else ""
             return (
                 f"On average over draws of these rows, the set of a new row{whole}{scope} holds "
-                f"{each} with probability at least {share}, {end}.{self._describe_always()}"
+                f"{content} with probability at least {share}, {end}.{self._describe_always()}"
             )
         about = "roughly " if terms.test == "approximate" else ""
         if about:
@@ -171,7 +171,7 @@ class PredictionSets(Rule):
         together = ", for all classes at once" if scope else ""
         return (
             f"With {about}{level} confidence{together}, the sets of at least {share} of new rows"
-            f"{scope} hold {each}, {end}.{self._describe_always()}"
+            f"{scope} hold {content}, {end}.{self._describe_always()}"
         )
 
     def _describe_always(self) -> str:
@@ -234,7 +234,7 @@ def prediction_sets(
         ("by", by, (None, "class")),
     ):
         if value not in known:
-            shown = " or ".join(repr(each) for each in known)
+            shown = " or ".join(repr(classes) for classes in known)
             raise InputError(f"{name} must be {shown}, found {value!r}")
     rows = prepare(
         predictions, calibrator, max_weight=max_weight, max_cluster_size=max_cluster_size
@@ -257,13 +257,15 @@ def prediction_sets(
     count = pairs.shape[1] if by == "class" else 1
     thresholds = []
     for place in range(count):
-        own = codes == place
-        design = rows.design.take(own)
+        in_group = codes == place
+        design = rows.design.take(in_group)
         if guarantee == "pac":
-            found = fixed_sequence.find_quantile(scores[own], alpha, delta / count, design)
+            quantile = fixed_sequence.find_quantile(scores[in_group], alpha, delta / count, design)
         else:
-            found = find_marginal(scores[own], alpha, design)
-        thresholds.append(-np.inf if found is None else found - _MARGIN * max(1.0, abs(found)))
+            quantile = find_marginal(scores[in_group], alpha, design)
+        thresholds.append(
+            -np.inf if quantile is None else quantile - _MARGIN * max(1.0, abs(quantile))
+        )
     buffer = torch.tensor(thresholds, dtype=torch.float32)
     terms = Terms(
         target="coverage",

@@ -104,11 +104,11 @@ class Threshold(Rule):
             return None
         if groups is None:
             raise InputError("this rule has thresholds by group: give the group of each row")
-        given = as_numpy(groups) if isinstance(groups, Tensor) else np.asarray(groups)
-        if given.shape != (num_rows,):
-            raise InputError(f"there are {num_rows:,} rows, and groups of shape {given.shape}")
+        array = as_numpy(groups) if isinstance(groups, Tensor) else np.asarray(groups)
+        if array.shape != (num_rows,):
+            raise InputError(f"there are {num_rows:,} rows, and groups of shape {array.shape}")
         places = {name: place for place, name in enumerate(self.terms.names)}
-        texts = [make_text(value) for value in given.tolist()]
+        texts = [make_text(value) for value in array.tolist()]
         if unknown := sorted({text for text in texts if text not in places}):
             raise InputError(
                 f"the rule promises nothing for the groups {first(unknown)}; it was made for "
@@ -158,8 +158,8 @@ class Threshold(Rule):
         }[terms.target]
         scope = ""
         if terms.by is not None:
-            each = "predicted class" if terms.by == "class" else "group"
-            scope = f" in each {each} that has a threshold, all at once"
+            unit = "predicted class" if terms.by == "class" else "group"
+            scope = f" in each {unit} that has a threshold, all at once"
         start = f"With {level} confidence"
         end = "if new rows come from where these came from"
         if terms.test == "approximate":
@@ -271,9 +271,9 @@ def decide(
     limit = value if target == "max_error" else 1 - value
     parts, thresholds = [], []
     for place, name in enumerate(names):
-        own = codes == place
+        members = codes == place
         threshold, part = find(
-            scores[own], good[own], rows.design.take(own), limit, delta / len(names)
+            scores[members], good[members], rows.design.take(members), limit, delta / len(names)
         )
         thresholds.append(threshold)
         parts.append(replace(part, name=name))
@@ -300,8 +300,8 @@ def _choose_target(
 ) -> tuple[str, float]:
     """Return the one target that was named, and its value."""
     shares = {"max_error": max_error, "min_precision": min_precision, "min_recall": min_recall}
-    given = {name: value for name, value in shares.items() if value is not None}
-    named = [*given, *(["costs"] if costs is not None else [])]
+    targets = {name: value for name, value in shares.items() if value is not None}
+    named = [*targets, *(["costs"] if costs is not None else [])]
     if len(named) != 1:
         raise InputError(
             f"name one target of max_error, min_precision, min_recall and costs; found "
@@ -309,7 +309,7 @@ def _choose_target(
         )
     if costs is not None:
         return "costs", 0.0
-    name, value = next(iter(given.items()))
+    name, value = next(iter(targets.items()))
     return name, check_share(value, name)
 
 
@@ -450,14 +450,16 @@ def _decide_costs(
     mean, influence = mean_influence(cost, weights)
     interval = influence_interval(mean, influence, clusters=rows.design.clusters, weights=weights)
     wrong_rows = accepted & (act > 0)
-    each = np.ones(len(cost)) if weights is None else weights
+    row_weights = np.ones(len(cost)) if weights is None else weights
     part = Part(
         name="all rows",
         threshold=to_probability(threshold),
         num_rows=len(cost),
-        share=float(each[accepted].sum() / each.sum()),
+        share=float(row_weights[accepted].sum() / row_weights.sum()),
         num_errors=int(wrong_rows.sum()),
-        risk=float(each[wrong_rows].sum() / each[accepted].sum()) if accepted.any() else None,
+        risk=float(row_weights[wrong_rows].sum() / row_weights[accepted].sum())
+        if accepted.any()
+        else None,
     )
     terms = Terms(
         target="costs",
@@ -495,8 +497,8 @@ def _explain_none(terms: Terms, parts: list[Part], rows: Calibrated) -> str:
             "more of them, or a smaller bound on weight or cluster size, may do"
         )
     if hopeful:
-        each = " in the best of them" if len(parts) > 1 else ""
-        return f"{start}; about {min(hopeful):,} more{each} would"
+        in_best = " in the best of them" if len(parts) > 1 else ""
+        return f"{start}; about {min(hopeful):,} more{in_best} would"
     return (
         f"{start}, and more would hardly help: even the surest rows seem to be wrong too often; "
         "calibrate first, or promise less"
