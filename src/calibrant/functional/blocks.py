@@ -365,13 +365,13 @@ def blocks(
 
 def _check_weights(weights: Array, scores: Tensor) -> Tensor:
     """Return the weights of the rows in float64, on the device of the scores."""
-    given = to_tensor(weights)
-    if tuple(given.shape) != (scores.shape[0],):
+    tensor = to_tensor(weights)
+    if tuple(tensor.shape) != (scores.shape[0],):
         raise InputError(
             f"weights must have shape ({scores.shape[0]},), one for each row, found "
-            f"{tuple(given.shape)}"
+            f"{tuple(tensor.shape)}"
         )
-    values = given.to(device="cpu" if scores.device.type == "mps" else scores.device).double()
+    values = tensor.to(device="cpu" if scores.device.type == "mps" else scores.device).double()
     if not bool((torch.isfinite(values) & (values > 0)).all()):
         bad = (~(torch.isfinite(values) & (values > 0))).nonzero().squeeze(1)
         raise InputError(
@@ -407,19 +407,19 @@ def _pieces(
         table = scores[images].movedim(1, 0).reshape(classes, -1)
         flat = None if labels is None else labels[images].reshape(-1)
         size = table.shape[1]
-        each = None
+        pixel_weights = None
         if weights is not None:
-            each = weights[images].repeat_interleave(size // len(weights[images]))
+            pixel_weights = weights[images].repeat_interleave(size // len(weights[images]))
         for pixels in row_slices((size, classes), elements):
-            piece_weights = None if each is None else each[pixels]
+            piece_weights = None if pixel_weights is None else pixel_weights[pixels]
             yield table[:, pixels], None if flat is None else flat[pixels], piece_weights, 0
 
 
-def _check_ignore_index(given: object) -> None:
+def _check_ignore_index(value: object) -> None:
     """Raise an error unless it can be the label of a row."""
-    whole = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
-    if not whole or not -(2**63) <= int(given) < 2**63:  # type: ignore[call-overload]
-        raise InputError(f"ignore_index must be a whole number of 64 bits, found {show(given)}")
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not -(2**63) <= int(value) < 2**63:  # type: ignore[call-overload]
+        raise InputError(f"ignore_index must be a whole number of 64 bits, found {show(value)}")
 
 
 def _check_shapes(preds: Tensor, target: Tensor | None) -> None:

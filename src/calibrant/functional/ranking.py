@@ -88,15 +88,15 @@ def rank(score: Tensor, values: Tensor, weights: Tensor | None = None) -> Ranked
     zero = torch.zeros(1, dtype=torch.int64, device=ends.device)
     bounds = torch.cat((zero, ends + 1))
     if weights is not None:
-        each = weights[order].double()
-        each *= len(each) / each.sum()
-        places = _cumulative(each)[bounds]
-        places[-1] = len(each)  # exactly
+        row_weights = weights[order].double()
+        row_weights *= len(row_weights) / row_weights.sum()
+        places = _cumulative(row_weights)[bounds]
+        places[-1] = len(row_weights)  # exactly
         return Ranked(
             score=ordered[ends].double(),
             bounds=places,
-            values=_cumulative(each * carried)[bounds],
-            scores=_cumulative(each * ordered)[bounds],
+            values=_cumulative(row_weights * carried)[bounds],
+            scores=_cumulative(row_weights * ordered)[bounds],
         )
     return Ranked(
         score=ordered[ends].double(),

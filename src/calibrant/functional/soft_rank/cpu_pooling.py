@@ -24,11 +24,11 @@ def pool_on_cpu(values: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor
     """
     from scipy.optimize import isotonic_regression
 
-    given = values.detach().numpy()
-    rows, n = given.shape
-    order = given.argsort(axis=1)
+    array = values.detach().numpy()
+    rows, n = array.shape
+    order = array.argsort(axis=1)
     at = _end_to_end(order)
-    ordered = given.reshape(-1)[at].astype(np.float64).reshape(rows, n)
+    ordered = array.reshape(-1)[at].astype(np.float64).reshape(rows, n)
     scaled = np.zeros((rows, n))
     with np.errstate(over="ignore", invalid="ignore"):
         gaps = ordered[:, 1:] - ordered[:, :-1]
@@ -53,7 +53,7 @@ def pool_on_cpu(values: Tensor, strength: float) -> tuple[Tensor, Tensor, Tensor
     broken = np.isnan(ordered[:, -1])  # NaN sorts last
     if broken.any():
         inside.reshape(rows, n)[broken] = np.nan
-    ranks = np.empty(rows * n, given.dtype)
+    ranks = np.empty(rows * n, array.dtype)
     ranks[at] = inside
     return (
         torch.from_numpy(ranks.reshape(rows, n)),
@@ -67,16 +67,16 @@ def centre_on_cpu(
     grad: Tensor, order: Tensor, first: Tensor, last: Tensor, strength: float
 ) -> Tensor:
     """Compute (grad − its mean over each block) / strength."""
-    given, begins, ends = grad.detach().numpy(), first.numpy(), last.numpy()
+    array, begins, ends = grad.detach().numpy(), first.numpy(), last.numpy()
     at = _end_to_end(order.numpy())
-    centred = given.reshape(-1)[at].astype(np.float64)
+    centred = array.reshape(-1)[at].astype(np.float64)
     starts = np.flatnonzero(begins == np.arange(begins.shape[1]))
     sizes = ends.reshape(-1)[starts] - begins.reshape(-1)[starts] + 1
     centred -= (np.add.reduceat(centred, starts) / sizes).repeat(sizes)
     centred /= strength
-    result = np.empty(at.size, given.dtype)
+    result = np.empty(at.size, array.dtype)
     result[at] = centred
-    return torch.from_numpy(result.reshape(given.shape))
+    return torch.from_numpy(result.reshape(array.shape))
 
 
 def _end_to_end(order: Places) -> Places:

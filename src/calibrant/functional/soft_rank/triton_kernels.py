@@ -87,7 +87,7 @@ def block_starts(memory, table, scaled, place, valid, n, BLOCK: constexpr):
     inverses = 1.0 / (place + 1).to(tl.float64)
     tl.store(table + place, inverses.to(tl.int64, bitcast=True), mask=valid)
     share_sums(memory, scaled - (place + 1).to(tl.float64), place, valid)
-    here = tl.load(memory + place, mask=valid, other=0.0)
+    value_here = tl.load(memory + place, mask=valid, other=0.0)
     before = tl.full([BLOCK], float("-inf"), tl.float64)
     after = tl.full([BLOCK], float("inf"), tl.float64)
     apart = 1
@@ -96,10 +96,10 @@ def block_starts(memory, table, scaled, place, valid, n, BLOCK: constexpr):
             bits = tl.load(table + apart - 1, mask=apart <= n, other=0)
             inverse = bits.to(tl.float64, bitcast=True)
             ahead = valid & (place + apart <= n)
-            mean = (tl.load(memory + place + apart, mask=ahead, other=0.0) - here) * inverse
+            mean = (tl.load(memory + place + apart, mask=ahead, other=0.0) - value_here) * inverse
             after = tl.where(ahead & (mean < after), mean, after)
             behind = valid & (place >= apart)
-            mean = (here - tl.load(memory + place - apart, mask=behind, other=0.0)) * inverse
+            mean = (value_here - tl.load(memory + place - apart, mask=behind, other=0.0)) * inverse
             before = tl.where(behind & (mean > before), mean, before)
             apart += 1
     tl.debug_barrier()  # both rooms have been read
