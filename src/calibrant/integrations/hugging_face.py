@@ -178,13 +178,13 @@ class CalibrationCallback(TrainerCallback):  # type: ignore[misc]
         self._pending = (predictions, self._recorder.judge(predictions))
         return list_values(self._pending[1])
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Judge the rows and write the picture."""
         if self._pending is None:
-            predictions = self._run(given["model"], given["eval_dataloader"])
+            predictions = self._run(kwargs["model"], kwargs["eval_dataloader"])
             self._pending = (predictions, self._recorder.judge(predictions))
         (predictions, evaluation), self._pending = self._pending, None
-        name = type(given["model"]).__name__
+        name = type(kwargs["model"]).__name__
         if predictions.name == "predictions":
             predictions, evaluation = replace(predictions, name=name), evaluation.renamed(name)
         self._held_out, self.evaluation_ = (state.global_step, predictions), evaluation
@@ -198,15 +198,15 @@ class CalibrationCallback(TrainerCallback):  # type: ignore[misc]
         if self.on_evaluation is not None:
             self.on_evaluation(evaluation, state.global_step)
 
-    def on_predict(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_predict(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget rows that were predicted and not evaluated."""
         self._pending = None
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Fit the calibrator on the evaluation rows of the final model, attach it and save it."""
         if self._recorder.method is None:
             return
-        model, loader = given["model"], given.get("eval_dataloader")
+        model, loader = kwargs["model"], kwargs.get("eval_dataloader")
         fresh = self._held_out is not None and self._held_out[0] == state.global_step
         if self._held_out is not None and fresh and not args.load_best_model_at_end:
             predictions = self._held_out[1]

@@ -270,8 +270,8 @@ class CalibrationCallback(Callback):
 
     def _find_folder(self, trainer: Trainer) -> Path:
         """Return the output folder; every process must ask."""
-        own = trainer.log_dir or trainer.default_root_dir
-        return self.folder or Path(own) / "calibration"
+        default = trainer.log_dir or trainer.default_root_dir
+        return self.folder or Path(default) / "calibration"
 
     def _load_best(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Load the best weights of the fit into the module."""
@@ -285,9 +285,11 @@ class CalibrationCallback(Callback):
     @staticmethod
     def _find_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
         chosen = [
-            each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)
+            callback
+            for callback in trainer.checkpoint_callbacks
+            if isinstance(callback, ModelCheckpoint)
         ]
-        return next((each for each in chosen if each.monitor is not None), None)
+        return next((callback for callback in chosen if callback.monitor is not None), None)
 
     @staticmethod
     def _log_evaluation(

@@ -81,7 +81,7 @@ def make_table(evaluation: Evaluation, after: Evaluation | None = None) -> str:
     ]
     lines.append("|---|" + "---|" * len(shown))
     for name, figure in evaluation.figures.items():
-        cells = [_format_figure(each, name) for _, each in shown]
+        cells = [_format_figure(figures, name) for _, figures in shown]
         lines.append(f"| {figure.label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

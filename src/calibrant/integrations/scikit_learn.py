@@ -176,8 +176,8 @@ def _take_weights(y_true: Any, y_prob: Any, sample_weight: Any = None) -> None:
 
 def _measure(predictions: Predictions, metric: str, options: dict[str, Any]) -> float:
     wanted = {metric: options} if options else [metric]
-    found = evaluate(predictions, metrics=wanted, intervals=False)
-    return next(iter(found.figures.values())).value
+    evaluation = evaluate(predictions, metrics=wanted, intervals=False)
+    return next(iter(evaluation.figures.values())).value
 
 
 ece_scorer = CalibrationScorer("ece")
