@@ -116,15 +116,15 @@ def penalties(
     total = others.sum(1)
     if form != "paper":
         far = torch.relu(top) if condition == "margin" else top
-        own = _penalty(far, margin, adaptive, condition)
+        own_penalty = _penalty(far, margin, adaptive, condition)
     elif condition == "margin":  # the largest penalty is that of the smallest logit
-        own = largest(others)[0]
+        own_penalty = largest(others)[0]
     else:
-        own = _penalty(largest(gaps_below)[0], margin, adaptive, condition)
+        own_penalty = _penalty(largest(gaps_below)[0], margin, adaptive, condition)
     if condition != "margin":  # the term of ŷ itself, a gap of −M, is then not 0
         total = total - pick(others, predicted)
     share = lambda2 if class_sum else lambda2 / (rows.logits.shape[1] - 1)
-    values = torch.add(lambda1 * own, total, alpha=share)
+    values = torch.add(lambda1 * own_penalty, total, alpha=share)
     if condition == "ranking":
         values = values * _misranked(rows, right, seen)
     return values

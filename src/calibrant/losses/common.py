@@ -303,9 +303,9 @@ def _row_weights(rows: Rows, weight: Tensor) -> Tensor:
 
 def check_batch(input: Tensor, target: Tensor, ignore_index: int) -> None:
     """Raise an error that says what is wrong with logits or labels."""
-    for name, given in (("logits", input), ("labels", target)):
-        if not isinstance(given, Tensor):
-            raise InputError(f"{name} must be a tensor, found {type(given).__name__}")
+    for name, value in (("logits", input), ("labels", target)):
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a tensor, found {type(value).__name__}")
     if not input.is_floating_point():
         raise InputError(f"logits must be floating point, found {input.dtype}")
     if input.ndim < 2 or input.shape[1] < 2:

@@ -80,8 +80,8 @@ def _hard(rows: Rows, first: float, second: float) -> Tensor:
 def _soft(rows: Rows, first: float, second: float) -> Tensor:
     """Weigh −ln σ(z_k−z_l) by first·q_k + second·(1 − q_k − q_l), a part of k less a part of l."""
     share = label_table(rows)
-    own, other = first * share + second * (1 - share), second * share
-    values: Tensor = _PairSum.apply(rows.logits, own, other)  # type: ignore[no-untyped-call]
+    own_slope, other = first * share + second * (1 - share), second * share
+    values: Tensor = _PairSum.apply(rows.logits, own_slope, other)  # type: ignore[no-untyped-call]
     return values
 
 

@@ -85,8 +85,8 @@ def _penalise_margin(rows: Rows, margin: float) -> Tensor:
     top, predicted = largest(rows.logits.detach())
     far = top.unsqueeze(1) - rows.logits.detach() >= margin
     beyond = far.any(1)
-    own = is_place(rows.logits, predicted) & beyond.unsqueeze(1)
-    held = rows.logits.where(far | own, rows.logits.detach())
+    is_predicted = is_place(rows.logits, predicted) & beyond.unsqueeze(1)
+    held = rows.logits.where(far | is_predicted, rows.logits.detach())
     return pick(torch.softmax(held, 1), predicted) * beyond
 
 

@@ -47,18 +47,18 @@ class Graphed(nn.Module):
 
     def forward(self, input: Tensor, target: Tensor, *, index: Tensor | None = None) -> Tensor:
         """Compute the loss."""
-        given = (input, target) if index is None else (input, target, index)
-        if not _can_replay(*given):
-            return self._plain(*given)
-        key = self._key(given)
+        inputs = (input, target) if index is None else (input, target, index)
+        if not _can_replay(*inputs):
+            return self._plain(*inputs)
+        key = self._key(inputs)
         if key not in self._graphs:
             if len(self._graphs) >= self.most:
-                return self._plain(*given)
-            self._graphs[key] = self._capture(given)
+                return self._plain(*inputs)
+            self._graphs[key] = self._capture(inputs)
         graph = self._graphs[key]
         if graph is None:
-            return self._plain(*given)
-        value: Tensor = _Replay.apply(graph, *given)  # type: ignore[no-untyped-call]
+            return self._plain(*inputs)
+        value: Tensor = _Replay.apply(graph, *inputs)  # type: ignore[no-untyped-call]
         return value
 
     def _plain(self, input: Tensor, target: Tensor, index: Tensor | None = None) -> Tensor:
@@ -127,8 +127,8 @@ def graphed(loss: nn.Module, *, most: int = 8) -> Graphed:
 class _Graph:
     """Value and gradient of a loss, of tensors that stay at their addresses."""
 
-    def __init__(self, loss: Graphed, given: tuple[Tensor, ...], side: Any, pool: Any) -> None:
-        logits, *rest = (tensor.detach() for tensor in given)
+    def __init__(self, loss: Graphed, inputs: tuple[Tensor, ...], side: Any, pool: Any) -> None:
+        logits, *rest = (tensor.detach() for tensor in inputs)
         # The gradient stays float32, as in the loss: half would lose what a scaler has to enlarge.
         wide = logits.float() if logits.dtype in HALF else logits.clone()
         self.given = wide.requires_grad_(), *(tensor.clone() for tensor in rest)
@@ -150,9 +150,9 @@ class _Graph:
             (slope,) = torch.autograd.grad(value, self.given[0])
         return value.detach(), slope
 
-    def __call__(self, *given: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Replay the graph; return copies of the value and the gradient."""
-        for mine, theirs in zip(self.given, given, strict=True):
+        for mine, theirs in zip(self.given, inputs, strict=True):
             mine.copy_(theirs)
         self.graph.replay()
         return self.value.clone(), self.slope.clone()
@@ -160,10 +160,10 @@ class _Graph:
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, graph: _Graph, *given: Tensor) -> Tensor:
-        value, slope = graph(*given)
+    def forward(ctx: Any, graph: _Graph, *inputs: Tensor) -> Tensor:
+        value, slope = graph(*inputs)
         ctx.save_for_backward(slope)
-        ctx.dtype = given[0].dtype
+        ctx.dtype = inputs[0].dtype
         return value
 
     @staticmethod
@@ -196,14 +196,14 @@ def _on_side_stream(side: Any) -> Iterator[None]:
 
     The caller's saved-tensor hooks do not see what is saved for the gradient meanwhile.
     """
-    here = torch.cuda.current_stream(side.device)
-    side.wait_stream(here)
+    current = torch.cuda.current_stream(side.device)
+    side.wait_stream(current)
     try:
         with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
             yield
     finally:
-        torch.cuda.set_stream(here)  # a capture that fails leaves its own stream current
-        here.wait_stream(side)
+        torch.cuda.set_stream(current)  # a capture that fails leaves its own stream current
+        current.wait_stream(side)
 
 
 @contextmanager

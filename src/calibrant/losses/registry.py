@@ -128,9 +128,11 @@ def get(name: str, **options: Any) -> nn.Module:
     text = name.strip()
     if text in LOSSES and is_secondary(text):
         shared = {key: options[key] for key in (*_SHARED, "weight") if key in options}
-        own = {key: value for key, value in options.items() if key not in ("beta", "weight")}
+        loss_options = {
+            key: value for key, value in options.items() if key not in ("beta", "weight")
+        }
         beta = options.get("beta", _default_weight(text))
-        return compose(make("cross_entropy", **shared), (beta, make(text, **own)))
+        return compose(make("cross_entropy", **shared), (beta, make(text, **loss_options)))
     if text in LOSSES or not re.search(r"[+*(]", text):
         return make(text, **options)
     return parse(text, **options)
@@ -152,8 +154,8 @@ def make(name: str, **options: Any) -> Loss:
             f"loss {name!r} remembers the training samples: give num_samples=, how many there are"
         )
     shared = ("reduction", "ignore_index", *(() if is_secondary(name) else ("weight",)))
-    made: Loss = LOSSES.create(name, shared=shared, **options)
-    return made
+    created: Loss = LOSSES.create(name, shared=shared, **options)
+    return created
 
 
 def parse(text: str, **options: Any) -> nn.Module:
