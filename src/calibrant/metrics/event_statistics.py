@@ -73,7 +73,7 @@ def check_rows(
         happened: (N,) whether the event happened; a fraction stands for a group of rows.
         weights: (N,) positive weights; equal ones if None.
     """
-    p, y = (np.asarray(each, dtype=np.float64) for each in (probability, happened))
+    p, y = (np.asarray(values, dtype=np.float64) for values in (probability, happened))
     if p.ndim != 1 or p.shape != y.shape or not len(p):
         raise InputError(
             "probability and happened must be vectors of one length, at least 1; found shapes "
@@ -163,9 +163,10 @@ def find_separation(x: Floats, happened: Floats) -> Literal[-1, 0, 1]:
     """
     events, others = x[happened > 0], x[happened < 1]
     if not len(events) or not len(others):
-        found = "no events" if not len(events) else "only events"
+        outcomes = "no events" if not len(events) else "only events"
         raise UndefinedFigureError(
-            f"found {found} among {len(x):,} rows: a calibration slope needs rows of both outcomes"
+            f"found {outcomes} among {len(x):,} rows: "
+            "a calibration slope needs rows of both outcomes"
         )
     if max(events.max(), others.max()) == min(events.min(), others.min()):
         raise UndefinedFigureError(
@@ -590,7 +591,7 @@ def average_precision_of(groups: Groups) -> Floats:
 
     R is recall, P precision.
     """
-    events, total = (np.cumsum(each[..., ::-1], axis=-1) for each in groups[:0:-1])
+    events, total = (np.cumsum(counts[..., ::-1], axis=-1) for counts in groups[:0:-1])
     precision = _divide(events, total, 0.0)
     positives = events[..., -1]
     value = (groups.events[..., ::-1] * precision).sum(-1)
@@ -744,8 +745,8 @@ def net_benefit_influence(
     """
     rows = check_rows(probability, happened, weights)
     harm = check_threshold(threshold) / (1 - threshold)
-    each = (rows.probability >= threshold) * (rows.happened - harm * (1 - rows.happened))
-    return each - float(rows.weights @ each)
+    benefit = (rows.probability >= threshold) * (rows.happened - harm * (1 - rows.happened))
+    return benefit - float(rows.weights @ benefit)
 
 
 def decision_table(
@@ -771,12 +772,12 @@ def decision_table(
         highest = max(0.05, min(0.99, 4 * rate))
         chosen = np.linspace(0.0, highest, 100)
     else:
-        chosen = np.array([check_threshold(each) for each in thresholds])
+        chosen = np.array([check_threshold(number) for number in thresholds])
     # Rows treated are a suffix of the sorted groups: one cumulative sum serves all thresholds.
     begin = np.searchsorted(groups.score, chosen, side="left")
     events, total = (
-        np.concatenate(([0.0], np.cumsum(each[::-1])))[len(groups.score) - begin]
-        for each in (groups.events, groups.total)
+        np.concatenate(([0.0], np.cumsum(counts[::-1])))[len(groups.score) - begin]
+        for counts in (groups.events, groups.total)
     )
     harm = chosen / (1 - chosen)
     whole = float(groups.total.sum())
@@ -854,8 +855,8 @@ def hosmer_lemeshow_test(
     rows = check_rows(probability, happened, weights)
     home = _bin_by_rank(rows.probability, check_bins(num_bins))
 
-    def sums(each: Floats) -> Floats:
-        return _bin_sums(home, each, num_bins)
+    def sums(values: Floats) -> Floats:
+        return _bin_sums(home, values, num_bins)
 
     weight = sums(rows.weights)
     expected = sums(rows.weights * rows.probability)
@@ -897,7 +898,7 @@ def curve_errors(totals: Tensor, *, span: float = 0.75, degree: int = 2) -> tupl
         span: See `ici`.
         degree: See `ici`.
     """
-    count, confidence, correct = (each.cpu().double().numpy() for each in totals.unbind(-1))
+    count, confidence, correct = (tensor.cpu().double().numpy() for tensor in totals.unbind(-1))
     whole = count.sum(0)
     x = _divide(confidence.sum(0), whole, 0.0)
     curve = smooth_outcomes(x, count, correct, span=span, degree=degree)

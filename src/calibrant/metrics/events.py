@@ -103,7 +103,7 @@ def groups_of(state: RankState) -> Groups:
     total = ranked.bounds.diff().double()
     events = total - ranked.values.diff()
     score = _clamp(ranked.score)
-    return Groups(*(each.cpu().numpy() for each in (score, total, events)))
+    return Groups(*(tensor.cpu().numpy() for tensor in (score, total, events)))
 
 
 def _tensor(value: Any, state: RankState) -> Tensor:
@@ -276,9 +276,9 @@ def _log_cells(state: RankState, num_bins: int, low: float) -> Tensor:
     last = np.searchsorted(groups.score, inner, side="right")
     last = np.concatenate(([0], last, [len(groups.score)]))
     totals = []
-    for each in (groups.total, groups.total * groups.score, groups.events):
-        zero = np.zeros((*each.shape[:-1], 1))
-        cumulative = np.concatenate((zero, np.cumsum(each, axis=-1)), axis=-1)
+    for values in (groups.total, groups.total * groups.score, groups.events):
+        zero = np.zeros((*values.shape[:-1], 1))
+        cumulative = np.concatenate((zero, np.cumsum(values, axis=-1)), axis=-1)
         totals.append(np.diff(cumulative[..., last], axis=-1))
     return _tensor(np.stack(totals, axis=-1), state)
 

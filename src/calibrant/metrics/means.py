@@ -41,7 +41,7 @@ class MeanState(State):
             infinite = int(torch.isinf(values).sum())
         if block.weights is not None:
             count, total = (
-                float(each.sum()) for each in (block.weights, block.weights * values.double())
+                float(terms.sum()) for terms in (block.weights, block.weights * values.double())
             )
         sums = torch.tensor((count, total, infinite), dtype=torch.float64, device=values.device)
         self.add("totals", sums)

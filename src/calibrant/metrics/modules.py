@@ -121,8 +121,8 @@ class MetricModule(Metric):
         cls.higher_is_better = {"higher": True, "lower": False}.get(make().better)
         # For help() and editors: the metric's own options, then the shared ones.
         *common, rest = list(inspect.signature(MetricModule.__init__).parameters.values())[1:]
-        own = inspect.signature(make).parameters.values()
-        cls.__signature__ = inspect.Signature([*own, *common, rest.replace(name="kwargs")])
+        parameters = inspect.signature(make).parameters.values()
+        cls.__signature__ = inspect.Signature([*parameters, *common, rest.replace(name="kwargs")])
 
     def __init__(
         self,
@@ -135,12 +135,12 @@ class MetricModule(Metric):
         pos_label: int | None = None,
         **options: Any,
     ) -> None:
-        own = inspect.signature(METRICS.load(self.metric)).parameters
-        chosen = {name: options.pop(name) for name in own if name in options}
+        parameters = inspect.signature(METRICS.load(self.metric)).parameters
+        chosen = {name: options.pop(name) for name in parameters if name in options}
         try:
             super().__init__(**options)
         except ValueError as error:
-            known = ", ".join(own) or "none"
+            known = ", ".join(parameters) or "none"
             raise InputError(f"{type(self).__name__}: {error}; its own options: {known}") from None
         self.options = chosen
         self.from_logits = from_logits

@@ -80,14 +80,14 @@ LOSSES: dict[str, Callable[[Block], Tensor]] = {
 
 
 def find_rowwise(
-    given: Rowwise, known: dict[str, Callable[[Block], Tensor]]
+    name: Rowwise, known: dict[str, Callable[[Block], Tensor]]
 ) -> Callable[..., Tensor]:
     """Return the function of a block that a name stands for; a function is returned as it is."""
-    if callable(given):
-        return given
-    if given not in known:
-        raise InputError(f"expected one of {', '.join(known)} or a function; found {given!r}")
-    return known[given]
+    if callable(name):
+        return name
+    if name not in known:
+        raise InputError(f"expected one of {', '.join(known)} or a function; found {name!r}")
+    return known[name]
 
 
 @dataclass

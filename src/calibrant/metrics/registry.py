@@ -271,14 +271,14 @@ def label_of(name: str, **options: Any) -> str:
         name: The metric's name, or its name with options in parentheses.
         options: Its options, where the name does not hold them.
     """
-    word, given = merge_options(name, options, kind="metric")
+    word, merged = merge_options(name, options, kind="metric")
     label = _labels.get(word, word)
     shown = {field for _, field, _, _ in Formatter().parse(label) if field}
     if shown:
         parameters = inspect.signature(METRICS.load(word)).parameters
-        values = {field: given.get(field, parameters[field].default) for field in shown}
+        values = {field: merged.get(field, parameters[field].default) for field in shown}
         label = label.format(**{field: f"{100 * value:g}%" for field, value in values.items()})
-    rest = {key: value for key, value in given.items() if key not in shown}
+    rest = {key: value for key, value in merged.items() if key not in shown}
     return f"{label} {format_method('', rest)}" if rest else label
 
 
@@ -289,9 +289,9 @@ def measure(name: str, **options: Any) -> Measure:
         name: The metric's name, or its name with options: ``coverage_at_risk(risk=0.01)``.
         options: Its options, where the name does not hold them.
     """
-    word, given = merge_options(name, options, kind="metric")
-    made: Measure = METRICS.create(word, **given)
-    return made
+    word, merged = merge_options(name, options, kind="metric")
+    streaming: Measure = METRICS.create(word, **merged)
+    return streaming
 
 
 @overload
@@ -322,11 +322,11 @@ def register(
         better: ``lower`` (the default), ``higher`` or ``neither``.
     """
 
-    def add(given: F) -> F:
-        word = name or str(getattr(given, "__name__", ""))
-        maker = make_measure_maker(word, given, better)
+    def add(function: F) -> F:
+        word = name or str(getattr(function, "__name__", ""))
+        maker = make_measure_maker(word, function, better)
         METRICS.register(maker, name=word, summary=summary or None)
         _labels[word] = label or word
-        return given
+        return function
 
     return add if function is None else add(function)

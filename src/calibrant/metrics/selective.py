@@ -45,46 +45,48 @@ def position_weights(num_rows: int, weights: str) -> Tensor:
 
 def weighted_risk(ranked: Ranked, weights: str) -> Tensor:
     """Compute 1/n Σ weight·loss; ties share the mean of their weights."""
-    each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
+    position_weight = position_weights(ranked.num_rows, weights).to(ranked.values.device)
     if (
         ranked.bounds.ndim == 1
         and len(ranked.score) == ranked.num_rows
         and not (ranked.bounds.is_floating_point())
     ):  # no ties
-        return each @ ranked.values.diff() / ranked.num_rows
-    total = _sum_up_to(each, ranked.bounds)
+        return position_weight @ ranked.values.diff() / ranked.num_rows
+    total = _sum_up_to(position_weight, ranked.bounds)
     size = ranked.bounds.diff().double()
     share = total.diff() / torch.where(size > 0, size, 1.0)
     return (share * ranked.values.diff()).sum(-1) / ranked.num_rows
 
 
-def _sum_up_to(each: Tensor, positions: Tensor) -> Tensor:
+def _sum_up_to(values: Tensor, positions: Tensor) -> Tensor:
     """Sum over the ranks before each position; a position inside a rank takes a part of it.
 
     Positions are whole unless rows have weights: a row then stretches over several ranks, or
     over a part.
     """
-    total = torch.cat((torch.zeros_like(each[:1]), each.cumsum(0)))
+    total = torch.cat((torch.zeros_like(values[:1]), values.cumsum(0)))
     if not positions.is_floating_point():
         return total[positions]
-    whole = positions.long().clamp(0, len(each) - 1)
-    return total[whole] + (positions - whole) * each[whole]
+    whole = positions.long().clamp(0, len(values) - 1)
+    return total[whole] + (positions - whole) * values[whole]
 
 
 def oracle_risk(state: RankState, weights: str) -> Tensor:
     """Compute the smallest `weighted_risk` of any score: the largest losses ranked last."""
     ranked = state.rank_rows()
-    each = position_weights(ranked.num_rows, weights).to(ranked.values.device)
+    position_weight = position_weights(ranked.num_rows, weights).to(ranked.values.device)
     if state.loss == "zero_one":
         # Wrong rows take the smallest weights; their number differs between resampled sets.
         wrong = ranked.values[..., -1]
         if not ranked.bounds.is_floating_point():
             wrong = wrong.round().long()
-        return _sum_up_to(each, wrong) / ranked.num_rows
+        return _sum_up_to(position_weight, wrong) / ranked.num_rows
     if state.row_weights() is not None:
         loss = state.concatenate("losses").double()
         return weighted_risk(rank(-loss, loss, state.row_weights()), weights)
-    return (each * state.concatenate("losses").double().sort(descending=True).values).mean()
+    return (
+        position_weight * state.concatenate("losses").double().sort(descending=True).values
+    ).mean()
 
 
 def risk_coverage_curve(ranked: Ranked) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,7 +195,7 @@ class _Ranks(NamedTuple):
         weights = np.concatenate((total - wrong, wrong))
         group = np.tile(np.arange(len(total)), 2)
         keep = weights > 0
-        above, losses_above = (np.cumsum(each[::-1])[::-1] for each in (total, wrong))
+        above, losses_above = (np.cumsum(sums[::-1])[::-1] for sums in (total, wrong))
         loss = np.repeat((0.0, 1.0), len(total))[keep]
         return cls(loss, weights[keep], group[keep], total, wrong, above, losses_above)
 
@@ -201,18 +203,18 @@ class _Ranks(NamedTuple):
     def group_rows(cls, state: RankState) -> _Ranks:
         order, score, _ = state.sort_rows()
         loss = state.concatenate("losses").cpu().double().numpy()
-        given = state.row_weights()
-        weights = np.ones(len(loss)) if given is None else given.cpu().double().numpy()
+        stored = state.row_weights()
+        weights = np.ones(len(loss)) if stored is None else stored.cpu().double().numpy()
         weights = weights / weights.sum()
         new = np.concatenate(([False], np.diff(score.numpy()) != 0))
         group = np.empty(len(loss), dtype=np.int64)
         group[order.numpy()] = np.cumsum(new)
         number = int(new.sum()) + 1
         total, losses = (
-            np.bincount(group, each, number).astype(np.float64, copy=False)
-            for each in (weights, weights * loss)
+            np.bincount(group, values, number).astype(np.float64, copy=False)
+            for values in (weights, weights * loss)
         )
-        above, losses_above = (np.cumsum(each[::-1])[::-1] for each in (total, losses))
+        above, losses_above = (np.cumsum(sums[::-1])[::-1] for sums in (total, losses))
         return cls(loss, weights, group, total, losses, above, losses_above)
 
 

@@ -160,8 +160,8 @@ def rank_cells(totals: Tensor) -> RankState:
     count, confidence, correct = totals[totals[:, 0] > 0].unbind(-1)
     score = confidence / count
 
-    def cumulative(each: Tensor) -> Tensor:
-        return torch.cat((each.new_zeros(1), each.cumsum(0)))
+    def cumulative(values: Tensor) -> Tensor:
+        return torch.cat((values.new_zeros(1), values.cumsum(0)))
 
     bounds = cumulative(count).round().long()
     ranked = Ranked(score, bounds, cumulative(count - correct), cumulative(confidence))
@@ -385,7 +385,7 @@ def smooth_ece_measure() -> Measure:
 
     def error(totals: Tensor) -> Tensor:
         # Simulated sets: a coarser grid, all sets at once; all have the same scores.
-        count, confidence, correct = (each.numpy() for each in totals.unbind(-1))
+        count, confidence, correct = (tensor.numpy() for tensor in totals.unbind(-1))
         score = confidence.sum(0) / np.maximum(count.sum(0), 1.0)
         residual = (confidence - correct) / count.sum(-1, keepdims=True)
         return torch.from_numpy(simulated_smooth_errors(score, residual))
