@@ -61,9 +61,9 @@ def register(build: Any = None, *, name: str | None = None, summary: str = "") -
         summary: A line on what it is; the first line of its docstring by default.
     """
 
-    def add(given: F) -> F:
-        MODELS.register(given, name=name, summary=summary or None)
-        return given
+    def add(maker: F) -> F:
+        MODELS.register(maker, name=name, summary=summary or None)
+        return maker
 
     return add if build is None else add(build)
 

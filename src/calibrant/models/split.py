@@ -35,8 +35,8 @@ class Extractor(nn.Module):
         """Run the model and return the input of its head."""
         caught: list[Tensor] = []
 
-        def catch(_: nn.Module, given: tuple[Any, ...]) -> None:
-            caught.append(given[0])
+        def catch(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            caught.append(inputs[0])
 
         hook = self.model.get_submodule(self.name).register_forward_pre_hook(catch)
         try:

@@ -40,31 +40,31 @@ def load_weights(network: nn.Module, path: str | os.PathLike[str]) -> tuple[str,
         path: A ``.safetensors`` file, or a state dict that ``torch.save`` wrote. Only tensors
             are read: a file that holds other objects is refused.
     """
-    given = _read(Path(path).expanduser())
-    own = network.state_dict()
-    named = _match_names(given, own)
+    tensors = _read(Path(path).expanduser())
+    state = network.state_dict()
+    named = _match_names(tensors, state)
     wrong = {
-        name: tuple(given[source].shape)
+        name: tuple(tensors[source].shape)
         for name, source in named.items()
-        if given[source].shape != own[name].shape
+        if tensors[source].shape != state[name].shape
     }
     others = [name for name in wrong if not name.startswith(HEAD)]
     if others:
         name = others[0]
         raise InputError(
             f"{path}: {name} has the shape {wrong[name]}, the network's is "
-            f"{tuple(own[name].shape)}: are these weights of another network, or of another stem?"
+            f"{tuple(state[name].shape)}: are these weights of another network, or of another stem?"
         )
-    extra = set(given) - set(named.values())
+    extra = set(tensors) - set(named.values())
     if extra:
         raise InputError(f"{path}: the network has no place for {first(sorted(extra))}")
-    loaded = {name: given[source] for name, source in named.items() if name not in wrong}
+    loaded = {name: tensors[source] for name, source in named.items() if name not in wrong}
     body = _name_body(network)
-    fresh = [name for name in own if name not in loaded and not name.endswith(_COUNTERS)]
+    fresh = [name for name in state if name not in loaded and not name.endswith(_COUNTERS)]
     missing = [name for name in fresh if name.startswith(body) and not name.startswith(HEAD)]
     if missing:
         raise InputError(f"{path}: weights are missing: {first(missing)}")
-    network.load_state_dict({**own, **loaded})
+    network.load_state_dict({**state, **loaded})
     return tuple(fresh)
 
 
@@ -75,20 +75,20 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            found = dict(load_file(path))
+            content = dict(load_file(path))
         else:
             # weights_only: nothing but tensors and containers is unpickled, so no code runs.
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise InputError(f"weights: {path} cannot be read: {str(error).splitlines()[0]}") from None
     for name in _WRAPPED:
-        if isinstance(found, dict) and isinstance(found.get(name), dict):
-            found = found[name]
-    if not isinstance(found, dict) or not all(
-        isinstance(value, Tensor) for value in found.values()
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+    if not isinstance(content, dict) or not all(
+        isinstance(value, Tensor) for value in content.values()
     ):
         raise InputError(f"weights: {path} holds no state dict of tensors")
-    return {_drop_prefix(str(name)): tensor for name, tensor in found.items()}
+    return {_drop_prefix(str(name)): tensor for name, tensor in content.items()}
 
 
 def _drop_prefix(name: str) -> str:
@@ -97,7 +97,7 @@ def _drop_prefix(name: str) -> str:
     return name
 
 
-def _match_names(given: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, str]:
+def _match_names(tensors: dict[str, Tensor], state: dict[str, Tensor]) -> dict[str, str]:
     """Map the network's names to those of the file, with the naming that fits most."""
 
     def rename(name: str) -> str:
@@ -111,16 +111,18 @@ def _match_names(given: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, 
         lambda name: f"body.{name}",
         lambda name: f"body.{rename(name)}",
     )
-    ways = [{ours: name for name in given if (ours := change(name)) in own} for change in changes]
+    ways = [
+        {ours: name for name in tensors if (ours := change(name)) in state} for change in changes
+    ]
     best = max(ways, key=len)
     if any(name.startswith("body.") for name in best):  # a classifier: its head has no place
-        for source in [name for name in given if rename(name).startswith("classifier.")]:
-            given.pop(source)
+        for source in [name for name in tensors if rename(name).startswith("classifier.")]:
+            tensors.pop(source)
             best = {ours: name for ours, name in best.items() if name != source}
     if not best:
         raise InputError(
-            f"no name in the file is one of the network: it has {first(list(given))}, the network "
-            f"{first(list(own))}"
+            f"no name in the file is one of the network: it has {first(list(tensors))}, "
+            f"the network {first(list(state))}"
         )
     return best
 
