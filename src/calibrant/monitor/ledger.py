@@ -179,17 +179,17 @@ class Ledger:
             if path.stat().st_size > _LARGEST:
                 raise InputError("a state file of the monitor is smaller than 1 GiB")
             try:
-                found = json.loads(path.read_bytes())
+                content = json.loads(path.read_bytes())
             except (ValueError, RecursionError) as error:
                 raise InputError(f"this is no state file of the monitor: {error}") from None
-            return cls.from_dict(found)
+            return cls.from_dict(content)
 
     @classmethod
-    def from_dict(cls, found: Any) -> Ledger:
+    def from_dict(cls, content: Any) -> Ledger:
         """Make a ledger of what `to_dict` returned; raise an error if it cannot be."""
-        if not isinstance(found, dict) or "calibrant_monitor" not in found:
+        if not isinstance(content, dict) or "calibrant_monitor" not in content:
             raise InputError("this is no state file of the monitor")
-        version = found["calibrant_monitor"]
+        version = content["calibrant_monitor"]
         if version != FORMAT:
             raise InputError(
                 f"the state has format {version!r:.20}, this version of calibrant reads {FORMAT}: "
@@ -197,11 +197,11 @@ class Ledger:
             )
         try:
             ledger = cls(
-                Plan(**found["plan"]),
-                Baseline(**found["baseline"]),
-                [Batch(**each) for each in found["batches"]],
-                [_make_delivery(each) for each in found["deliveries"]],
-                [str(note) for note in found["notes"]],
+                Plan(**content["plan"]),
+                Baseline(**content["baseline"]),
+                [Batch(**batch) for batch in content["batches"]],
+                [_make_delivery(delivery) for delivery in content["deliveries"]],
+                [str(note) for note in content["notes"]],
             )
             ledger.check()
         except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -265,7 +265,7 @@ class Ledger:
             raise InputError("the state file is damaged: a batch occurs twice")
         counted = [batch.scores for batch in self.batches]
         counted += [delivery.scores for delivery in self.deliveries]
-        if any(len(each) != num_bins for each in counted):
+        if any(len(counts) != num_bins for counts in counted):
             raise InputError("the state file is damaged: counts of scores have a wrong length")
         known = set(keys)
         if any(delivery.batch not in known for delivery in self.deliveries):
@@ -305,8 +305,8 @@ def _check_values(value: Any, hint: Any, what: str) -> None:
         _check_values(value, hint, what)
     elif is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        for each in fields(hint):
-            _check_values(getattr(value, each.name), hints[each.name], f"{what}.{each.name}")
+        for entry in fields(hint):
+            _check_values(getattr(value, entry.name), hints[entry.name], f"{what}.{entry.name}")
     elif origin is list and isinstance(value, list):
         for item in value:
             _check_values(item, parts[0], what)
@@ -325,10 +325,10 @@ def _check_values(value: Any, hint: Any, what: str) -> None:
             refuse_half_characters([value], what)
 
 
-def _make_delivery(found: dict[str, Any]) -> Delivery:
-    cells = {name: Cell(**cell) for name, cell in found["groups"].items()}
-    whole = None if found["all"] is None else Cell(**found["all"])
-    return Delivery(**{**found, "all": whole, "groups": cells})
+def _make_delivery(content: dict[str, Any]) -> Delivery:
+    cells = {name: Cell(**cell) for name, cell in content["groups"].items()}
+    whole = None if content["all"] is None else Cell(**content["all"])
+    return Delivery(**{**content, "all": whole, "groups": cells})
 
 
 def format_time(when: str | None) -> str:

@@ -230,7 +230,7 @@ class Monitor:
                 monitor.save(target)
 
     def _read_baseline(self, baseline: Predictions, groups: GroupCodes | None) -> None:
-        plan, found = self.ledger.plan, self.ledger.baseline
+        plan, summary = self.ledger.plan, self.ledger.baseline
         labels, known = _find_labels(baseline, None)
         if not known.all():
             raise InputError(
@@ -239,31 +239,33 @@ class Monitor:
             )
         scores = read_scores(baseline, plan.positive)
         edges = np.unique(np.quantile(scores, np.arange(1, NUM_BINS) / NUM_BINS))
-        found.edges = [float(edge) for edge in edges]
-        found.scores = self._count_scores(scores)
+        summary.edges = [float(edge) for edge in edges]
+        summary.scores = self._count_scores(scores)
         errors = read_errors(baseline, labels, plan.positive)
         codes = None
         if baseline.clusters is not None:
             codes, digests = digest_clusters(baseline.clusters)
-            found.clusters = pack_digests(digests)
+            summary.clusters = pack_digests(digests)
         units = {"": _count_units(errors, codes)}
         for name, rows in groups.split() if groups is not None else ():
-            own = None if codes is None else codes[rows]
-            units[name] = _count_units(_take(errors, rows), own)
+            member_codes = None if codes is None else codes[rows]
+            units[name] = _count_units(_take(errors, rows), member_codes)
         if len(units[""].gap) < _FEWEST_UNITS:
             unit = "rows" if codes is None else "clusters"
             raise InputError(
                 f"the baseline has {len(units[''].gap)} {unit}: give at least "
                 f"{_FEWEST_UNITS}, and thousands to notice small changes"
             )
-        tested = [name for name, own in units.items() if len(own.gap) >= _FEWEST_UNITS]
+        tested = [
+            name for name, unit_errors in units.items() if len(unit_errors.gap) >= _FEWEST_UNITS
+        ]
         for name, errors_of in units.items():
             named = _named(errors_of)
-            found.counts[name] = len(errors_of.gap)
-            found.means[name] = {key: float(each.mean()) for key, each in named.items()}
+            summary.counts[name] = len(errors_of.gap)
+            summary.means[name] = {key: float(values.mean()) for key, values in named.items()}
             if name in tested:
                 share = self.share_of(name, len(tested) - 1)
-                found.bounds[name] = self._bound_errors(errors_of, share / 2)
+                summary.bounds[name] = self._bound_errors(errors_of, share / 2)
 
     def share_of(self, group: str, num_groups: int | None = None) -> float:
         """Return the share of alpha of each test of all rows (``""``) or of a group.
@@ -327,7 +329,7 @@ class Monitor:
         """
         self._check_batch(predictions)
         plan, ledger = self.ledger.plan, self.ledger
-        target, given = _find_labels(predictions, labels)
+        target, has_label = _find_labels(predictions, labels)
         grouped = _read_groups(groups, predictions)
         if (plan.group_title is None) != (grouped is None):
             has = "groups, the batch none" if grouped is None else "no groups, the batch has some"
@@ -347,7 +349,7 @@ class Monitor:
             batch = Batch(key, shown, time, predictions.num_rows, counts)
             ledger.batches.append(batch)
         known = ledger.labelled_rows(key)
-        fresh = given & ~known
+        fresh = has_label & ~known
         num_left_out = 0
         if fresh.any():
             rows = predictions if fresh.all() else predictions.take(fresh)
@@ -364,7 +366,7 @@ class Monitor:
             predictions.num_rows,
             is_new,
             int(fresh.sum()),
-            int((given & known).sum()),
+            int((has_label & known).sum()),
             num_left_out,
         )
 
@@ -412,8 +414,10 @@ class Monitor:
             return delivery
         delivery.all = self._make_cell("", _count_units(errors, codes))
         for name, rows in groups.split() if groups is not None else ():
-            own = None if codes is None else codes[rows]
-            delivery.groups[name] = self._make_cell(name, _count_units(_take(errors, rows), own))
+            member_codes = None if codes is None else codes[rows]
+            delivery.groups[name] = self._make_cell(
+                name, _count_units(_take(errors, rows), member_codes)
+            )
         return delivery
 
     def _make_cell(self, group: str, errors: RowErrors) -> Cell:
@@ -421,7 +425,7 @@ class Monitor:
         logs = {}
         for test, bound in self.ledger.baseline.bounds.get(group, {}).items():
             values, low = _tested(test, errors)
-            logs[test] = [float(each) for each in bets.log_sums(values, bound, low)]
+            logs[test] = [float(number) for number in bets.log_sums(values, bound, low)]
         return Cell(
             len(errors.gap),
             {key: float(values.sum()) for key, values in named.items()},
@@ -447,11 +451,13 @@ class Monitor:
                 )
         for other in others:
             known_keys = {batch.key for batch in ledger.batches}
-            ledger.batches += [each for each in other.ledger.batches if each.key not in known_keys]
-        new = [each for other in others for each in other.ledger.deliveries]
+            ledger.batches += [
+                batch for batch in other.ledger.batches if batch.key not in known_keys
+            ]
+        new = [delivery for other in others for delivery in other.ledger.deliveries]
         # Several states that are merged at once become one history by time.
-        for delivery in sorted(new, key=lambda each: (each.learned, each.batch)):
-            batch = next(each for each in ledger.batches if each.key == delivery.batch)
+        for delivery in sorted(new, key=lambda delivery: (delivery.learned, delivery.batch)):
+            batch = next(batch for batch in ledger.batches if batch.key == delivery.batch)
             rows = unpack_rows(delivery.rows, batch.num_rows)
             known = ledger.labelled_rows(batch.key)
             if not (rows & ~known).any():
@@ -511,14 +517,16 @@ def _find_labels(
         if predictions.ignore_index is not None and predictions.task == "classes":
             known &= values != predictions.ignore_index
         return values, known
-    given = np.asarray(labels, dtype=object if isinstance(labels, list) else None)
-    if given.shape != (num_rows,):
+    array = np.asarray(labels, dtype=object if isinstance(labels, list) else None)
+    if array.shape != (num_rows,):
         raise InputError(
             f"labels must be one for each of the {num_rows:,} rows, −1 where not known; found "
-            f"shape {given.shape}"
+            f"shape {array.shape}"
         )
     try:
-        numbers = np.array([np.nan if each is None else each for each in given], dtype=np.float64)
+        numbers = np.array(
+            [np.nan if value is None else value for value in array], dtype=np.float64
+        )
     except (TypeError, ValueError):
         raise InputError("labels must be whole numbers, −1, NaN or None where not known") from None
     known = ~(np.isnan(numbers) | (numbers == -1))
@@ -554,7 +562,7 @@ def _read_groups(groups: Any, predictions: Predictions) -> GroupCodes | None:
     from pandas import factorize
 
     codes, kinds = factorize(values)
-    names = [_format_group(each) for each in kinds.tolist()]
+    names = [_format_group(value) for value in kinds.tolist()]
     missing = np.isin(codes, [-1, *(place for place, name in enumerate(names) if not name)])
     if missing.any():
         raise InputError(

@@ -108,24 +108,26 @@ def match_labels(
                     "label for each row"
                 )
             return values
-        wanted, given = (np.array(list(map(str, each.tolist()))) for each in (predictions.ids, ids))
-        for name, texts in (("the batch", wanted), ("the labels", given)):
+        wanted, label_ids = (
+            np.array(list(map(str, ids_of.tolist()))) for ids_of in (predictions.ids, ids)
+        )
+        for name, texts in (("the batch", wanted), ("the labels", label_ids)):
             kinds, counts = np.unique(texts, return_counts=True)
             if len(kinds) < len(texts):
                 twice = first(kinds[counts > 1].tolist(), 3)
                 raise InputError(f"ids of {name} occur more than once ({twice}): make them unique")
-        order = np.argsort(given)
-        places = np.searchsorted(given[order], wanted)
-        places = order[np.minimum(places, len(given) - 1)]
-        found = given[places] == wanted
-        if not found.any():
-            some = first(map(repr, given.tolist()), 2)
+        order = np.argsort(label_ids)
+        places = np.searchsorted(label_ids[order], wanted)
+        places = order[np.minimum(places, len(label_ids) - 1)]
+        matches = label_ids[places] == wanted
+        if not matches.any():
+            some = first(map(repr, label_ids.tolist()), 2)
             raise InputError(
                 f"none of the ids of the labels ({some}) is an id of the batch "
                 f"({first(map(repr, wanted.tolist()), 2)}): name another column with id_column="
             )
         labels = np.full(predictions.num_rows, None, dtype=object)
-        labels[found] = values[places[found]]
+        labels[matches] = values[places[matches]]
         return labels
 
 
@@ -169,7 +171,7 @@ def settle(
     """
     known = ~find_missing(labels)
     if predictions.task == "events":
-        known &= np.array([str(each).strip() not in ("-1", "-1.0") for each in labels.tolist()])
+        known &= np.array([str(label).strip() not in ("-1", "-1.0") for label in labels.tolist()])
     settled = np.full(len(labels), -1, dtype=np.int64)
     if known.any():
         contents = Contents(

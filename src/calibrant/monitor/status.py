@@ -150,8 +150,8 @@ class Status:
             figure: ``"gap"``, ``"error"`` or ``"brier"``.
             group: The group. Default: '' (all rows).
         """
-        found = (each for each in self.series if (each.figure, each.group) == (figure, group))
-        return next(found, None)
+        matching = (each for each in self.series if (each.figure, each.group) == (figure, group))
+        return next(matching, None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values that JSON can hold."""
@@ -197,8 +197,8 @@ def make_status(ledger: Ledger, share_of: Callable[[str], float], brier_limit: f
             p_values[test], alarm = _run_test(ledger, group, test, bound, share_of(group) / 2)
             alarms += [] if alarm is None else [alarm]
         for figure in FIGURES:
-            each = _make_series(ledger, batches, group, figure, limits[figure], p_values)
-            series += [] if each is None else [each]
+            figure_series = _make_series(ledger, batches, group, figure, limits[figure], p_values)
+            series += [] if figure_series is None else [figure_series]
     order = {delivery.batch: place for place, delivery in enumerate(ledger.deliveries)}
     places = {batch.name: order.get(batch.key, 0) for batch in ledger.batches}
     alarms.sort(key=lambda alarm: (places.get(alarm.batch, 0), alarm.group != "", alarm.p_value))
@@ -221,14 +221,14 @@ def _run_test(
     ledger: Ledger, group: str, test: str, bound: float, alpha: float
 ) -> tuple[float, Alarm | None]:
     """Return the corrected p-value of a test, and its alarm if there is one."""
-    found = [
+    delivered = [
         (delivery, cell)
         for delivery in ledger.deliveries
         if (cell := _cell_of(delivery, group)) is not None and test in cell.logs
     ]
-    if not found:
+    if not delivered:
         return 1.0, None
-    fortune = bets.mix(np.array([cell.logs[test] for _, cell in found]))
+    fortune = bets.mix(np.array([cell.logs[test] for _, cell in delivered]))
     # Corrected, so that it is at most the alpha of all tests where the bets reach 1/alpha of this.
     correction = math.log(ledger.plan.alpha / alpha)
     best = float(fortune.log_value.max())
@@ -238,10 +238,13 @@ def _run_test(
         return p_value, None
     end = int(crossed[0])
     start = int(fortune.start[end])
-    cells = [cell for _, cell in found[start : end + 1]]
+    cells = [cell for _, cell in delivered[start : end + 1]]
     figure = FIGURE_OF[test]
     mean = sum(cell.sums[figure] for cell in cells) / sum(cell.count for cell in cells)
-    last, since = ledger.find_batch(found[end][0].batch), ledger.find_batch(found[start][0].batch)
+    last, since = (
+        ledger.find_batch(delivered[end][0].batch),
+        ledger.find_batch(delivered[start][0].batch),
+    )
     names = [batch.name if batch is not None else "?" for batch in (last, since)]
     baseline = ledger.baseline.means[group][figure]
     return p_value, Alarm(
@@ -312,9 +315,9 @@ def _make_series(
     if not shown:
         return None
     mine = [cells[batch.key] for batch in shown]
-    counts: Floats = np.array([float(sum(cell.count for cell in each)) for each in mine])
-    sums: Floats = np.array([sum(cell.sums[figure] for cell in each) for each in mine])
-    squares: Floats = np.array([sum(cell.squares[figure] for cell in each) for each in mine])
+    counts: Floats = np.array([float(sum(cell.count for cell in cells)) for cells in mine])
+    sums: Floats = np.array([sum(cell.sums[figure] for cell in cells) for cells in mine])
+    squares: Floats = np.array([sum(cell.squares[figure] for cell in cells) for cells in mine])
     known = ledger.baseline.means.get(group, {}).get(figure)
     low, high = bets.confidence_sequence(
         counts,
@@ -335,10 +338,10 @@ def _make_series(
         [batch.name for batch in shown],
         [batch.when for batch in shown],
         [int(count) for count in counts],
-        [float(each) for each in sums / counts],
-        [float(each) for each in np.cumsum(sums) / np.cumsum(counts)],
-        [float(each) for each in low],
-        [float(each) for each in high],
+        [float(number) for number in sums / counts],
+        [float(number) for number in np.cumsum(sums) / np.cumsum(counts)],
+        [float(number) for number in low],
+        [float(number) for number in high],
         known,
         allowed,
         {test: value for test, value in p_values.items() if FIGURE_OF[test] == figure},
@@ -376,15 +379,15 @@ def _count_groups(names: list[str]) -> str:
 
 def _note_baseline(ledger: Ledger) -> list[str]:
     """Say so if the baseline is known so roughly that small changes cannot raise an alarm."""
-    plan, found = ledger.plan, ledger.baseline
-    bounds, means = found.bounds[""], found.means[""]
+    plan, baseline = ledger.plan, ledger.baseline
+    bounds, means = baseline.bounds[""], baseline.means[""]
     figure, test = ("gap", "over") if plan.task == "events" else ("error", "error")
     doubt = bounds[test] - plan.tolerance - max(means[figure], 0.0)
     if doubt <= max(2 * plan.tolerance, 0.01):
         return []
     what = "accuracy" if test == "error" else "the gap"
     return [
-        f"the baseline of {found.num_rows:,} rows leaves {what} in doubt by "
+        f"the baseline of {baseline.num_rows:,} rows leaves {what} in doubt by "
         f"{100 * doubt:.1f} points: an alarm needs a change of more than "
         f"{100 * (doubt + plan.tolerance):.1f} points; a larger baseline would notice smaller ones"
     ]
@@ -433,7 +436,11 @@ def _note_picked(ledger: Ledger) -> list[str]:
 
     statistic, freedom, distances = 0.0, 0, []
     for batch in ledger.batches:
-        mine = [np.array(each.scores) for each in ledger.deliveries if each.batch == batch.key]
+        mine = [
+            np.array(delivery.scores)
+            for delivery in ledger.deliveries
+            if delivery.batch == batch.key
+        ]
         if not mine:
             continue
         with_label = np.sum(mine, axis=0).astype(float)
@@ -448,7 +455,9 @@ def _note_picked(ledger: Ledger) -> list[str]:
     if not distances or float(chi2.sf(statistic, freedom)) >= _PICKED_P:
         return []
     weights = np.array([weight for weight, _ in distances])
-    distance = float(weights @ np.array([each for _, each in distances]) / weights.sum())
+    distance = float(
+        weights @ np.array([distance_of for _, distance_of in distances]) / weights.sum()
+    )
     if distance < _PICKED:
         return []
     return [
