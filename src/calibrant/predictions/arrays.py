@@ -25,20 +25,20 @@ _LABEL_TENSORS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
 _WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
-def _as_array(given: object, what: str) -> Array:
-    if isinstance(given, torch.Tensor):
-        if given.layout != torch.strided or given.is_quantized:
+def _as_array(value: object, what: str) -> Array:
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized:
             raise InputError(
-                f"{what} must be a dense tensor, found {given.layout}: use .to_dense()"
+                f"{what} must be a dense tensor, found {value.layout}: use .to_dense()"
             )
-        return given.detach()
-    parts = given if isinstance(given, (list, tuple)) else (given,)
+        return value.detach()
+    parts = value if isinstance(value, (list, tuple)) else (value,)
     if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         raise InputError(f"{what} are a masked array: drop the masked rows or use ignore_index")
-    if given is None or isinstance(given, (str, bytes, dict)):
-        raise InputError(f"{what} must be an array or a tensor, found {type(given).__name__}")
+    if value is None or isinstance(value, (str, bytes, dict)):
+        raise InputError(f"{what} must be an array or a tensor, found {type(value).__name__}")
     try:
-        array = np.asarray(given)
+        array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{what} cannot be made an array: {error}") from error
     if array.dtype.kind in "iufc" and not array.dtype.isnative:
@@ -46,15 +46,15 @@ def _as_array(given: object, what: str) -> Array:
     return array
 
 
-def as_scores(given: object, what: str, *, one_column: bool = False) -> Array | FileScores:
+def as_scores(value: object, what: str, *, one_column: bool = False) -> Array | FileScores:
     """Return logits or probabilities as a floating-point array, (N,), (N,K) or (N,K,...).
 
     Args:
-        given: The scores.
+        value: The scores.
         what: What to call them in errors.
         one_column: Allow (N,1): many labels a row may be one label.
     """
-    scores = given if isinstance(given, FileScores) else _as_array(given, what)
+    scores = value if isinstance(value, FileScores) else _as_array(value, what)
     shape = tuple(scores.shape)
     if isinstance(scores, torch.Tensor):
         is_float = scores.dtype in _FLOATS
@@ -79,9 +79,9 @@ def as_scores(given: object, what: str, *, one_column: bool = False) -> Array | 
     return scores
 
 
-def as_labels(given: object, scores: Array | FileScores) -> Array:
+def as_labels(value: object, scores: Array | FileScores) -> Array:
     """Return integer labels, (N,) or (N,...), of the library and device of the scores."""
-    labels = _as_array(given, "labels")
+    labels = _as_array(value, "labels")
     _check_label_shape(labels, tuple(scores.shape))
     _check_label_type(labels)
     if labels.dtype in (np.uint64, torch.uint64):
@@ -169,13 +169,13 @@ def _fractions(sample: npt.NDArray[Any]) -> Iterable[object]:
     return (float(value) for value in fractions.reshape(-1))
 
 
-def as_class_names(given: object, num_classes: int) -> tuple[str, ...] | None:
+def as_class_names(value: object, num_classes: int) -> tuple[str, ...] | None:
     """Return K different names as a tuple."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise InputError(f"class_names must be a list of {num_classes} names, found {given!r}")
-    names = list(given)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InputError(f"class_names must be a list of {num_classes} names, found {value!r}")
+    names = list(value)
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong:
         raise InputError(f"class_names must be text, found {first(map(repr, wrong))}")
@@ -191,12 +191,12 @@ def as_class_names(given: object, num_classes: int) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
-def as_outcomes(given: object, shape: tuple[int, ...], what: str) -> npt.NDArray[np.int8]:
+def as_outcomes(value: object, shape: tuple[int, ...], what: str) -> npt.NDArray[np.int8]:
     """Return outcomes of 0 and 1, and −1 for missing ones, as int8 of this shape.
 
     Truth values and whole floating-point numbers are taken; NaN is a missing outcome.
     """
-    outcomes = as_numpy(_as_array(given, what))
+    outcomes = as_numpy(_as_array(value, what))
     if outcomes.shape != shape:
         raise InputError(f"{what} have shape {outcomes.shape}, expected {shape}, as the scores")
     if outcomes.dtype.kind == "f":
@@ -221,11 +221,11 @@ def check_outcomes(outcomes: npt.NDArray[np.int8]) -> None:
         )
 
 
-def as_weights(given: object, num_rows: int) -> npt.NDArray[np.float64] | None:
+def as_weights(value: object, num_rows: int) -> npt.NDArray[np.float64] | None:
     """Return one positive weight per row, in float64."""
-    if given is None:
+    if value is None:
         return None
-    weights = as_numpy(_as_array(given, "weights"))
+    weights = as_numpy(_as_array(value, "weights"))
     if weights.dtype.kind not in "iuf":
         raise InputError(f"weights must be numbers, found dtype {weights.dtype}")
     if weights.shape != (num_rows,):
@@ -242,11 +242,11 @@ def as_weights(given: object, num_rows: int) -> npt.NDArray[np.float64] | None:
     return weights
 
 
-def as_clusters(given: object, num_rows: int) -> npt.NDArray[Any] | None:
+def as_clusters(value: object, num_rows: int) -> npt.NDArray[Any] | None:
     """Return one cluster per row, whole numbers or text, as a NumPy array."""
-    if given is None:
+    if value is None:
         return None
-    clusters = as_numpy(_as_array(given, "clusters"))
+    clusters = as_numpy(_as_array(value, "clusters"))
     if clusters.dtype.kind in "Of":
         absent = clusters != clusters
         if clusters.dtype.kind == "O":
@@ -272,11 +272,11 @@ def as_clusters(given: object, num_rows: int) -> npt.NDArray[Any] | None:
     return clusters
 
 
-def as_ids(given: object, num_rows: int) -> npt.NDArray[Any] | None:
+def as_ids(value: object, num_rows: int) -> npt.NDArray[Any] | None:
     """Return one id per row, whole numbers or text, as a NumPy array."""
-    if given is None:
+    if value is None:
         return None
-    ids = as_numpy(_as_array(given, "ids"))
+    ids = as_numpy(_as_array(value, "ids"))
     if ids.dtype.kind == "O" and all(isinstance(item, str) for item in ids.reshape(-1)):
         ids = as_texts(ids, "ids")
     if ids.dtype.kind not in "iuU":
@@ -324,11 +324,11 @@ def _count_present(logits: npt.NDArray[np.float64]) -> int:
     return max(1, 1 + int(np.flatnonzero(logits != -np.inf).max(initial=0)))
 
 
-def as_num_options(given: object, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
+def as_num_options(value: object, shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
     """Return the number of options of each row, for scores of this shape (N,K)."""
-    if given is None:
+    if value is None:
         return None
-    counts = as_numpy(_as_array(given, "num_options"))
+    counts = as_numpy(_as_array(value, "num_options"))
     if counts.dtype.kind not in "iu" or counts.shape != shape[:1] or len(shape) != 2:
         raise InputError(
             f"num_options must be one whole number per row of scores (N,K), found {counts.dtype} "
@@ -372,12 +372,12 @@ def check_answers(
         )
 
 
-def as_ignore_index(given: object) -> int | None:
+def as_ignore_index(value: object) -> int | None:
     """Return the label that marks rows to leave out."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
-        raise InputError(f"ignore_index must be one whole number, found {given!r}")
-    if not -(2**63) <= given < 2**63:
-        raise InputError(f"ignore_index must fit 64 bits, found {show(int(given))}")
-    return int(given)
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"ignore_index must be one whole number, found {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise InputError(f"ignore_index must fit 64 bits, found {show(int(value))}")
+    return int(value)

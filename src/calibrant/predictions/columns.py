@@ -145,13 +145,13 @@ def choose_columns(
     return chosen
 
 
-def _split_names(given: str | Sequence[str], present: set[str]) -> list[str]:
+def _split_names(written: str | Sequence[str], present: set[str]) -> list[str]:
     """Return a list of names; text is one name, or several joined by commas."""
-    if not isinstance(given, str):
-        return [str(name) for name in given]
-    if given in present or "," not in given:
-        return [given]
-    return [name.strip() for name in given.split(",") if name.strip()]
+    if not isinstance(written, str):
+        return [str(name) for name in written]
+    if written in present or "," not in written:
+        return [written]
+    return [name.strip() for name in written.split(",") if name.strip()]
 
 
 def _no_column(name: str, names: Sequence[str]) -> InputError:
@@ -200,12 +200,12 @@ def _number_columns(matches: Iterable[re.Match[str]], stem: str) -> list[str]:
 
 
 def _choose_named(
-    names: Sequence[str], present: set[str], given: str | Sequence[str], others: set[str]
+    names: Sequence[str], present: set[str], written: str | Sequence[str], others: set[str]
 ) -> Selection:
     """Choose the score columns that the caller names, or whose prefix the caller names."""
-    columns = _split_names(given, present)
+    columns = _split_names(written, present)
     class_names: tuple[str, ...] = tuple(columns)
-    if isinstance(given, str) and len(columns) == 1 and columns[0] not in present:
+    if isinstance(written, str) and len(columns) == 1 and columns[0] not in present:
         prefix = columns[0]
         if not prefix:
             raise InputError("score_columns= names no column: name at least one")
@@ -241,14 +241,14 @@ def _choose_labels(
     outcomes = [name for name in OUTCOMES if name in present] if chosen.is_one_column else []
     if options.scores is not None:
         outcomes = []  # other columns count only if the caller names them
-    found = [*outcomes, *(["label"] if "label" in present else [])]
-    if len(found) > 1:
+    candidates = [*outcomes, *(["label"] if "label" in present else [])]
+    if len(candidates) > 1:
         raise InputError(
-            f"several columns may hold the outcomes ({first(map(repr, found))}): say which with "
-            "label_column="
+            f"several columns may hold the outcomes ({first(map(repr, candidates))}): "
+            "say which with label_column="
         )
-    if found or options.scores is not None:
-        return found
+    if candidates or options.scores is not None:
+        return candidates
     many = [match for name in present if (match := _LABEL_OF_MANY.fullmatch(name))]
     return _number_columns(many, "label") if many else []
 
@@ -542,8 +542,8 @@ def _match_names(
     texts: npt.NDArray[Any], class_names: Sequence[str], where: str
 ) -> npt.NDArray[np.int64]:
     numbers = {str(name): number for number, name in enumerate(class_names)}
-    found = np.array([numbers.get(text, -1) for text in texts.tolist()], dtype=np.int64)
-    unmatched = np.flatnonzero(found < 0)
+    numbers_of_rows = np.array([numbers.get(text, -1) for text in texts.tolist()], dtype=np.int64)
+    unmatched = np.flatnonzero(numbers_of_rows < 0)
     if len(unmatched):
         shown = first((repr(text[:60]) for text in dict.fromkeys(texts[unmatched].tolist())), 5)
         raise InputError(
@@ -551,7 +551,7 @@ def _match_names(
             f"{first(unmatched.tolist())}); the classes are "
             f"{first((repr(str(name)[:60]) for name in class_names), 12)}"
         )
-    return found
+    return numbers_of_rows
 
 
 def match_class_names(labels: Any, class_names: Sequence[str] | None) -> Any:
@@ -691,7 +691,9 @@ def rename_members(
     held = dict(members)
     if options.scores is not None:
         named = {name for name, _, _ in moves if isinstance(name, str)}
-        held = {key: each for key, each in held.items() if key in {*named, "labels", "class_names"}}
+        held = {
+            key: array for key, array in held.items() if key in {*named, "labels", "class_names"}
+        }
     for name, usual, key in moves:
         if name is None:
             continue

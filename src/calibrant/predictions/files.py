@@ -224,7 +224,9 @@ class Contents:
 
         fields = ("scores", "labels", "ids", "weights", "clusters", "num_options")
         kept = {name: pick(getattr(self, name)) for name in fields}
-        return replace(self, **kept, extra={key: pick(each) for key, each in self.extra.items()})
+        return replace(
+            self, **kept, extra={key: pick(column) for key, column in self.extra.items()}
+        )
 
 
 def find_keys(keys: Collection[str]) -> tuple[str, str | None, str]:
@@ -254,19 +256,19 @@ def find_keys(keys: Collection[str]) -> tuple[str, str | None, str]:
     return scores[0], outcome, "events" if is_event else "classes"
 
 
-def agree_kind(in_file: str | None, given: str | None) -> str:
+def agree_kind(in_file: str | None, stated: str | None) -> str:
     """Return the kind that the file or the caller gives; raise if they contradict."""
-    if given is not None and given not in KINDS:
-        raise InputError(f"kind must be 'logits' or 'probs', found {given!r}")
-    kind = in_file or given
+    if stated is not None and stated not in KINDS:
+        raise InputError(f"kind must be 'logits' or 'probs', found {stated!r}")
+    kind = in_file or stated
     if kind is None:
         raise InputError(
             "nothing in the file says whether the scores are logits or probabilities: "
             "say kind='logits' or kind='probs'"
         )
-    if given not in (None, kind):
+    if stated not in (None, kind):
         raise InputError(
-            f"kind={given!r} was given, but the names in the file say {kind!r}: "
+            f"kind={stated!r} was given, but the names in the file say {kind!r}: "
             f"rename them if they are wrong"
         )
     return kind

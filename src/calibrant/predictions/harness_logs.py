@@ -125,9 +125,9 @@ def _read_questions(file: Path, task: str) -> list[Question]:
 def _read_question(line: int, record: dict[str, Any]) -> Question:
     arguments = record["arguments"]
     if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}}
-        arguments = [[each["arg_0"], each.get("arg_1")] for each in arguments.values()]
+        arguments = [[argument["arg_0"], argument.get("arg_1")] for argument in arguments.values()]
     responses = record["filtered_resps"]
-    if not all(isinstance(each, list) for each in responses) or not all(
+    if not all(isinstance(response, list) for response in responses) or not all(
         isinstance(argument[1], str) for argument in arguments
     ):
         raise InputError(
@@ -135,8 +135,8 @@ def _read_question(line: int, record: dict[str, Any]) -> Question:
             "confidence as events, a table with the columns confidence and correct"
         )
     while responses and isinstance(responses[0][0], list):  # older logs nest once more
-        responses = [each[0] for each in responses]
-    likelihoods = [float(each[0]) for each in responses]
+        responses = [response[0] for response in responses]
+    likelihoods = [float(response[0]) for response in responses]
     continuations = [argument[1] for argument in arguments]
     half = len(arguments) // 2
     if (
@@ -202,7 +202,7 @@ def _answer_by_number(question: Question) -> int | None:
 
 
 def _answer_by_text(question: Question) -> int | None:
-    options = [each.strip() for each in question.continuations]
+    options = [continuation.strip() for continuation in question.continuations]
     target = question.target.strip()
     return options.index(target) if options.count(target) == 1 else None
 

@@ -71,7 +71,7 @@ def find_files(path: Paths) -> tuple[Path, list[Path]]:
         return Path(path), _expand(path)
     if not isinstance(path, Sequence) or not path:
         raise InputError(f"give a file, or a list of at least one file, found {path!r:.100}")
-    files = [file for each in path for file in _expand(each)]
+    files = [file for entry in path for file in _expand(entry)]
     twice = sorted({str(file) for file in files if files.count(file) > 1}) if len(files) > 1 else []
     if twice:
         raise InputError(f"files are given twice: {first(twice)}")
@@ -85,24 +85,24 @@ def _expand(path: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a glob or folder, in the order of their names; or the path itself."""
     text, file = os.fspath(path), Path(path)
     if file.is_dir():
-        found = [
-            each
-            for each in sorted(file.rglob("*"))
-            if each.suffix.lower() == ".parquet"
-            and each.is_file()
+        files = [
+            candidate
+            for candidate in sorted(file.rglob("*"))
+            if candidate.suffix.lower() == ".parquet"
+            and candidate.is_file()
             # Others' tools name what is no data so, such as _metadata.
-            and not any(part.startswith(("_", ".")) for part in each.relative_to(file).parts)
+            and not any(part.startswith(("_", ".")) for part in candidate.relative_to(file).parts)
         ]
-        if not found:
+        if not files:
             raise InputError(
                 f"{file}: is a directory without .parquet files; name files, or a glob"
             )
-        return found
+        return files
     if not text.startswith(PREFIX) and glob.has_magic(text) and not file.exists():
         matches = sorted(glob.glob(text, recursive=True))
         if not matches:
             raise InputError(f"{text}: no file matches")
-        return [Path(each) for each in matches]
+        return [Path(match) for match in matches]
     return [file]
 
 
@@ -270,15 +270,15 @@ def _join(parts: Sequence[Contents], files: Sequence[Path]) -> Contents:
     }
     for name in ("scores", "labels", "ids", "weights", "clusters", "num_options"):
         values = [getattr(part, name) for part in parts]
-        lacks = [file.name for file, each in zip(files, values, strict=True) if each is None]
+        lacks = [file.name for file, value in zip(files, values, strict=True) if value is None]
         if lacks and len(lacks) < len(parts):
             raise InputError(f"some files have {name}, {first(lacks)} do not")
         if lacks:
             continue
-        if all(isinstance(each, torch.Tensor) for each in values):
+        if all(isinstance(value, torch.Tensor) for value in values):
             joined[name] = torch.cat(values)
         else:
-            joined[name] = np.concatenate([np.asarray(each) for each in values])
+            joined[name] = np.concatenate([np.asarray(value) for value in values])
     return replace(start, **joined)
 
 
@@ -310,7 +310,9 @@ def count_rows(path: str | os.PathLike[str]) -> int:
 
 def _longest(members: Mapping[str, Any]) -> int:
     """Return the number of rows of the scores, or of the longest array of a file without."""
-    shapes = {key: tuple(each.shape) for key, each in members.items() if hasattr(each, "shape")}
+    shapes = {
+        key: tuple(member.shape) for key, member in members.items() if hasattr(member, "shape")
+    }
     named = [shapes[key] for key in (*KINDS, *EVENT_SCORES) if shapes.get(key)]
     return max((shape[0] for shape in named or shapes.values() if shape), default=0)
 
@@ -468,7 +470,7 @@ def _to_contents(members: Mapping[str, Any], options: ColumnNames, kind: str | N
         )
     extra = {name: as_numpy(members[name]) for name in options.extra}
     members = rename_members(
-        {key: each for key, each in members.items() if key not in extra}, options, kind
+        {key: member for key, member in members.items() if key not in extra}, options, kind
     )
     scores, labels, task = find_keys(members)
 
@@ -558,10 +560,10 @@ def read_safetensors(path: Path) -> dict[str, Any]:
         metadata = file.metadata() or {}
     notes = parse_notes(metadata.get("calibrant"))
     known = (*OPTIONAL_KEYS, "task", "event", "clusters")
-    found = {key: notes[key] for key in known if notes.get(key) is not None} | tensors
+    members = {key: notes[key] for key in known if notes.get(key) is not None} | tensors
     if "class_names" not in notes:
-        found.pop("class_names", None)
-    return found
+        members.pop("class_names", None)
+    return members
 
 
 def load_pt(path: Path, *, mapped: bool = False) -> Any:

@@ -130,10 +130,10 @@ def list_shards(path: Paths, *, piece_rows: int = PIECE_ROWS) -> Shards:
             each may have a scheme.
         piece_rows: Row groups of a file join one piece up to so many rows.
     """
-    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not given:
+    entries = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not entries:
         raise InputError("give a file, a glob or a folder of Parquet files; found an empty list")
-    texts = [os.fspath(each) for each in given]
+    texts = [os.fspath(entry) for entry in entries]
     files = [file for text in texts for file in _expand(text)]
     names = [file.name for file in files]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(texts) > 1 else []
@@ -188,9 +188,9 @@ def _expand(text: str) -> list[File]:
     """Return the files of a path in order."""
     match = _SCHEME.match(text)
     if match is None or match[1] == "file":
-        root, found = find_files(text if match is None else unquote(text[match.end() :]))
+        root, files = find_files(text if match is None else unquote(text[match.end() :]))
         return [
-            File(str(file), None, str(file), dict(find_partitions(file, root))) for file in found
+            File(str(file), None, str(file), dict(find_partitions(file, root))) for file in files
         ]
     system, place = open_filesystem(text)
     from pyarrow import fs
@@ -206,7 +206,7 @@ def _expand(text: str) -> list[File]:
             if info.type == fs.FileType.NotFound:
                 raise InputError(f"{shown}: no such file or folder")
         selector = fs.FileSelector(base, recursive=True, allow_not_found=True)
-        paths = [each.path for each in system.get_file_info(selector) if each.is_file]
+        paths = [entry.path for entry in system.get_file_info(selector) if entry.is_file]
     if magic is None:
         paths = [path for path in paths if _is_data(path, base)]
     else:
@@ -440,7 +440,7 @@ def _find_positives(
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     wanted = str(columns.pos_label)
-    flags = [None if each is None else str(each) == wanted for each in column.to_pylist()]
+    flags = [None if value is None else str(value) == wanted for value in column.to_pylist()]
     array = pyarrow.array(flags, type=pyarrow.bool_())
     batch = batch.set_column(place, pyarrow.field(label, pyarrow.bool_()), array)
     return batch, replace(columns, pos_label=None), any(flags)

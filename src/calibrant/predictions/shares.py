@@ -31,7 +31,7 @@ def count_shares(
 
 
 def read_shares(
-    given: Shares,
+    stated: Shares,
     *,
     num_classes: int,
     class_names: Sequence[str] | None = None,
@@ -42,8 +42,8 @@ def read_shares(
     """Return the shares of K classes that a user states, (K,); for an event those of no and yes.
 
     Args:
-        given: A number, the share of the event or of the positive class of two; or a share for each
-            class, in order or by name.
+        stated: A number, the share of the event or of the positive class of two; or a share for
+            each class, in order or by name.
         num_classes: K, 2 for an event.
         class_names: The names of the classes. Default: None (they go by number).
         event: The name of the event, where rows are events. Default: None (they are classes).
@@ -54,18 +54,18 @@ def read_shares(
     [0.95, 0.05]
     """
     names = tuple(class_names or (str(k) for k in range(num_classes)))
-    if isinstance(given, Mapping):
-        values = _order_by_name(given, names, event, what)
-    elif np.ndim(given) == 0:  # a text, too, is refused as no number
+    if isinstance(stated, Mapping):
+        values = _order_by_name(stated, names, event, what)
+    elif np.ndim(stated) == 0:  # a text, too, is refused as no number
         if num_classes != 2:
             raise InputError(
-                f"{what}={given!r} is one number, and there are {num_classes} classes: give a "
+                f"{what}={stated!r} is one number, and there are {num_classes} classes: give a "
                 "share for each, by name or in their order"
             )
-        share = _as_number(given, what)
+        share = _as_number(stated, what)
         values = [1 - share, share] if positive == 1 else [share, 1 - share]
     else:
-        values = [_as_number(value, what) for value in np.asarray(given, dtype=object).tolist()]
+        values = [_as_number(value, what) for value in np.asarray(stated, dtype=object).tolist()]
     if len(values) != num_classes:
         raise InputError(
             f"{what} needs a share for each of {num_classes} classes, found {len(values)}"
@@ -89,10 +89,10 @@ def read_shares(
 
 
 def _order_by_name(
-    given: Mapping[str, float], names: tuple[str, ...], event: str | None, what: str
+    stated: Mapping[str, float], names: tuple[str, ...], event: str | None, what: str
 ) -> list[float]:
     """Return shares in the order of the classes; of two classes one is enough."""
-    values = {str(name): _as_number(value, what) for name, value in given.items()}
+    values = {str(name): _as_number(value, what) for name, value in stated.items()}
     if event is not None:
         if list(values) != [event]:
             raise InputError(

@@ -139,8 +139,8 @@ class TableScores(FileScores):
             scores = chunk[0] if self._is_binary else np.ascontiguousarray(chunk.T)
             if self._absent is not None:
                 counts, fill = self._absent
-                here = counts[start : start + len(scores), None]
-                empty = (np.arange(scores.shape[1]) >= here) & np.isnan(scores)
+                row_counts = counts[start : start + len(scores), None]
+                empty = (np.arange(scores.shape[1]) >= row_counts) & np.isnan(scores)
                 scores[empty] = fill
             start += len(scores)
             yield normalise_rows(scores) if self.is_rounded else scores
@@ -341,7 +341,7 @@ class TableSet(TableFile):
         notes = {table.notes for table in self._tables}
         if len(notes) > 1:
             parsed = [parse_notes(note) for note in notes]
-            if any(each != parsed[0] for each in parsed):
+            if any(notes != parsed[0] for notes in parsed):
                 raise InputError(
                     "the files have different class names, tasks or events in their metadata: "
                     "evaluate them one by one"
@@ -373,10 +373,10 @@ class TableSet(TableFile):
         for table in self._tables:
             table.kinds.update(self.kinds)
             held = set(table.names)
-            own = [name for name in names if name in held]
+            own_names = [name for name in names if name in held]
             # A table of no column has no batches.
             with explain_read_errors(table.path):
-                for batch in table.batches(own or table.names[:1], rows):
+                for batch in table.batches(own_names or table.names[:1], rows):
                     columns = dict(batch.columns)
                     for name in names:
                         if name not in held:
@@ -391,9 +391,9 @@ class TableSet(TableFile):
         for table in self._tables:
             table.kinds.update(self.kinds)
             held = set(table.names)
-            own = [name for name in names if name in held]
+            own_names = [name for name in names if name in held]
             with explain_read_errors(table.path):
-                num_rows, read = table.read(own or table.names[:1])
+                num_rows, read = table.read(own_names or table.names[:1])
             total += num_rows
             for name in names if num_rows else ():
                 if name in held:
@@ -417,14 +417,14 @@ def open_tables(path: Path, files: Sequence[Path]) -> TableFile:
     for file in files:
         with explain_read_errors(file):
             tables.append(open_table(file))
-    found = [find_partitions(file, path) for file in files]
-    for key in sorted({key for each in found for key in each}):
-        values = [each.get(key) for each in found]
+    folders = [find_partitions(file, path) for file in files]
+    for key in sorted({key for keys in folders for key in keys}):
+        values = [keys.get(key) for keys in folders]
         whole = all(value is None or _WHOLE_NUMBER.fullmatch(value) for value in values)
-        for each in found:
-            value = each.get(key)
-            each[key] = int(value) if whole and value is not None else value  # type: ignore[assignment]
-    for table, partitions in zip(tables, found, strict=True):
+        for keys in folders:
+            value = keys.get(key)
+            keys[key] = int(value) if whole and value is not None else value  # type: ignore[assignment]
+    for table, partitions in zip(tables, folders, strict=True):
         table.partitions = partitions
     return TableSet(path, tables)
 
@@ -549,7 +549,7 @@ def _spread_lists(values: list[Any], name: str, stem: str) -> dict[str, Callable
     if int(counts.max()) * len(values) > 100 * int(counts.sum()) + 10_000_000:
         raise InputError(f"{name!r} has lists of 1 to {counts.max():,} scores: too different")
     try:
-        flat = np.array([each for value in values for each in value], dtype=np.float64)
+        flat = np.array([number for value in values for number in value], dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name!r} must be lists of numbers") from error
     padded = np.full((len(values), max(2, int(counts.max()))), np.nan)
@@ -628,7 +628,9 @@ class ParquetFile(ArrowTable):
 
         types = pyarrow.types
         kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-        self._texts = [each.name for each in self._schema if any(is_(each.type) for is_ in kinds)]
+        self._texts = [
+            entry.name for entry in self._schema if any(is_(entry.type) for is_ in kinds)
+        ]
 
     def _open(self, path: Path) -> Any:
         pyarrow_parquet = require("pyarrow.parquet", extra="tables", purpose="reading Parquet")
@@ -826,8 +828,8 @@ def write_table(contents: Contents, path: Path, ending: str) -> None:
 
 def list_columns(contents: Contents) -> dict[str, npt.NDArray[Any]]:
     """Return the columns that a table of the contents has, by name."""
-    given = contents.scores
-    scores = as_numpy(given.load() if isinstance(given, FileScores) else given)
+    stored = contents.scores
+    scores = as_numpy(stored.load() if isinstance(stored, FileScores) else stored)
     columns = [scores] if scores.ndim == 1 else list(scores.T)
     named = dict(zip(_name_score_columns(contents), columns, strict=True))
     return {**named, **_small_columns(contents)}
@@ -863,7 +865,7 @@ def _small_columns(contents: Contents) -> dict[str, npt.NDArray[Any]]:
         "cluster": contents.clusters,
         "num_options": contents.num_options,
     }
-    return {name: np.asarray(each) for name, each in columns.items() if each is not None}
+    return {name: np.asarray(column) for name, column in columns.items() if column is not None}
 
 
 def _column_batches(
@@ -878,7 +880,7 @@ def _column_batches(
             chunk = chunk.astype(np.float64)
         stop = start + len(chunk)
         columns = [chunk] if chunk.ndim == 1 else list(np.ascontiguousarray(chunk.T))
-        columns += [each[start:stop] for each in small.values()]
+        columns += [column[start:stop] for column in small.values()]
         start = stop
         yield columns
 

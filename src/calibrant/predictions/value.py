@@ -587,7 +587,7 @@ class Predictions:
                 options=options,
                 normalise=normalise,
             )
-            missing = [each for each in columns if each not in contents.extra]
+            missing = [name for name in columns if name not in contents.extra]
             if missing:
                 raise InputError(f"there is no column {missing[0]!r} to read beside the scores")
             predictions = cls._from_contents(contents, options, ignore_index, name, validate)
@@ -894,17 +894,17 @@ class Predictions:
         )
 
     def _row_numbers(self, indices: Any) -> npt.NDArray[np.int64]:
-        given = as_numpy(indices) if isinstance(indices, torch.Tensor) else np.asarray(indices)
-        if given.dtype == bool and given.shape == (self.num_rows,):
-            given = np.flatnonzero(given)
-        if given.size == 0:
+        rows = as_numpy(indices) if isinstance(indices, torch.Tensor) else np.asarray(indices)
+        if rows.dtype == bool and rows.shape == (self.num_rows,):
+            rows = np.flatnonzero(rows)
+        if rows.size == 0:
             raise InputError("the indices are empty: give at least one row")
-        if given.ndim != 1 or given.dtype.kind not in "iu":
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
             raise InputError(
                 f"indices must be whole numbers of shape (n,), or a truth value for each of the "
-                f"{self.num_rows} rows; found {given.dtype} of shape {given.shape}"
+                f"{self.num_rows} rows; found {rows.dtype} of shape {rows.shape}"
             )
-        numbers = given.astype(np.int64)
+        numbers = rows.astype(np.int64)
         outside = numbers[(numbers < 0) | (numbers >= self.num_rows)]
         if len(outside):
             raise InputError(
