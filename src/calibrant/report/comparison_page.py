@@ -89,7 +89,8 @@ def render_comparison(
         raise InputError("give the evaluations of both models, or of neither")
     pair = None if before is None or after is None else (before, after)
     if pair is not None and (
-        pair[0].num_rows != pair[1].num_rows or {each.view for each in pair} != {comparison.view}
+        pair[0].num_rows != pair[1].num_rows
+        or {predictions.view for predictions in pair} != {comparison.view}
     ):
         raise InputError(
             "the evaluations must be of the rows that were compared: evaluate both models on the "
@@ -142,7 +143,9 @@ def _make_headline(comparison: Comparison, worse: list[str]) -> str:
     names = list(comparison.differences)
     better = [name for name in names if _find_outcome(comparison, name) == "better"]
     counts = [
-        f"{word} in {len(found)}" for word, found in (("better", better), ("worse", worse)) if found
+        f"{word} in {len(figures)}"
+        for word, figures in (("better", better), ("worse", worse))
+        if figures
     ]
     if not counts:
         return f"No difference is shown in any of {len(names)} figures."
@@ -202,8 +205,8 @@ def _draw_reliability(pair: tuple[Evaluation, Evaluation]) -> dict[str, Any]:
     for evaluation, kind in ((pair[0], "old"), (pair[1], "new")):
         bins = evaluation.bins[evaluation.bins["count"] > 0]
         columns = ("confidence", "accuracy", "accuracy_low", "accuracy_high")
-        places = [[float(each) for each in bins[name]] for name in columns]
-        counts = [int(each) for each in bins["count"]]
+        places = [[float(number) for number in bins[name]] for name in columns]
+        counts = [int(number) for number in bins["count"]]
         dots = [
             {
                 "x": round(100 * said, 3),
@@ -236,8 +239,8 @@ def _make_groups(comparison: Comparison, groups: ComparedGroups) -> dict[str, An
     ends = [
         abs(end)
         for group in ordered
-        if (found := group.differences[metric]).is_tested
-        for end in (found.low, found.high)
+        if (group_change := group.differences[metric]).is_tested
+        for end in (group_change.low, group_change.high)
         if math.isfinite(end)
     ]
     limit = _round_up(max(ends, default=1.0) or 1.0)
@@ -247,18 +250,18 @@ def _make_groups(comparison: Comparison, groups: ComparedGroups) -> dict[str, An
 
     drawn = []
     for group in ordered:
-        found = group.differences[metric]
-        if not found.is_tested or not math.isfinite(found.difference):
+        group_change = group.differences[metric]
+        if not group_change.is_tested or not math.isfinite(group_change.difference):
             continue
         winner = group.find_winner(metric)
         drawn.append(
             {
                 "name": group.value,
                 "side": {"a": "over", "b": "better", "neither": "inside"}[winner],
-                "place": place(found.difference),
-                "low": place(found.low),
-                "high": place(found.high),
-                "label": _describe_difference(found),
+                "place": place(group_change.difference),
+                "low": place(group_change.low),
+                "high": place(group_change.high),
+                "label": _describe_difference(group_change),
             }
         )
     worse, better = groups.find_worse(), groups.find_better()
@@ -297,10 +300,10 @@ def _format_scale(metric: str, limit: float) -> str:
 
 def _harm(group: ComparedGroup, metric: str) -> float:
     """Return how much worse B is in a metric; untested groups come last."""
-    found = group.differences[metric]
-    if not found.is_tested:
+    change = group.differences[metric]
+    if not change.is_tested:
         return -math.inf
-    return -found.difference if found.better == "higher" else found.difference
+    return -change.difference if change.better == "higher" else change.difference
 
 
 def _describe_difference(difference: Difference) -> str:
@@ -313,14 +316,14 @@ def _make_group_row(group: ComparedGroup, metrics: Sequence[str]) -> dict[str, A
     """Return a line of the table of groups, as text."""
     cells = []
     for name in metrics:
-        found = group.differences[name]
+        change = group.differences[name]
         interval = ""
-        if found.is_tested and math.isfinite(found.low) and math.isfinite(found.high):
-            interval = formatting.page_range(name, found.low, found.high)
+        if change.is_tested and math.isfinite(change.low) and math.isfinite(change.high):
+            interval = formatting.page_range(name, change.low, change.high)
         winner = group.find_winner(name)
         cells.append(
             {
-                "difference": formatting.page_difference(name, found.difference),
+                "difference": formatting.page_difference(name, change.difference),
                 "interval": interval,
                 "outcome": "" if winner == "neither" else _OUTCOMES[winner],
                 "winner": {"a": "before", "b": "after"}.get(winner, ""),

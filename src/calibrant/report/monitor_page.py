@@ -39,8 +39,8 @@ def render_monitor(status: Status, *, title: str | None = None) -> str:
         status: What `Monitor.status` returned.
         title: The heading of the page; the baseline's name if None.
     """
-    whole = [each for each in status.series if not each.group]
-    grouped = [each for each in status.series if each.group and each.figure == "gap"]
+    whole = [series for series in status.series if not series.group]
+    grouped = [series for series in status.series if series.group and series.figure == "gap"]
     return fill_template(
         "monitor.html",
         STYLES,
@@ -49,8 +49,8 @@ def render_monitor(status: Status, *, title: str | None = None) -> str:
         version=__version__,
         tone=_TONES[status.state],
         gap_words=_describe_gap(status),
-        pictures=[_draw(each, status) for each in whole],
-        groups=[_make_group_row(each, status) for each in grouped],
+        pictures=[_draw(series, status) for series in whole],
+        groups=[_make_group_row(series, status) for series in grouped],
         rows=_list_rows(status),
         settings=_list_settings(status),
     )
@@ -82,7 +82,7 @@ def _draw(series: Series, status: Status) -> dict[str, Any]:
         for alarm in status.alarms
         if not alarm.group and _figure_of(alarm.test) == figure and alarm.batch in series.names
     ]
-    limits = [each for each in series.allowed or () if each is not None]
+    limits = [limit for limit in series.allowed or () if limit is not None]
     values = [*series.means, *series.running, *limits]
     values += [] if series.baseline is None else [series.baseline]
     # Early intervals are wide: they do not set the scale, and are cut at its ends.
@@ -119,7 +119,7 @@ def _draw(series: Series, status: Status) -> dict[str, Any]:
             for x, value, name in zip(across, series.means, series.names, strict=True)
         ],
         "baseline": None if series.baseline is None else height(series.baseline),
-        "limits": [height(each) for each in limits],
+        "limits": [height(limit) for limit in limits],
         "ticks": [
             {"y": height(_unshow(figure, value)), "text": text}
             for value, text in _choose_ticks(low, high, figure)
@@ -207,9 +207,9 @@ def _make_group_row(series: Series, status: Status) -> dict[str, Any]:
 def _list_rows(status: Status) -> list[dict[str, Any]]:
     """Return a row for each batch, the latest first."""
     places = {
-        figure: dict(zip(found.names, found.means, strict=True))
+        figure: dict(zip(series.names, series.means, strict=True))
         for figure in ("gap", "error", "brier")
-        if (found := status.find(figure)) is not None
+        if (series := status.find(figure)) is not None
     }
     alarmed = {alarm.batch for alarm in status.alarms}
     return [

@@ -149,7 +149,7 @@ def render(
     if predictions is not None:
         _check_same_rows(evaluation, predictions)
     groups, judges_events = evaluation.groups, evaluation.view == "events"
-    given = {
+    objects = {
         "after": after,
         "predictions": predictions,
         "others": others,
@@ -160,7 +160,7 @@ def render(
     sections = [
         section
         for section in SECTIONS
-        if (section.needs is None or given[section.needs] is not None)
+        if (section.needs is None or objects[section.needs] is not None)
         and not (section.classes and judges_events)
         and not (section.name in ("classes", "table") and evaluation.num_options is not None)
         and not (section.name == "selective" and judges_events and evaluation.event != "correct")

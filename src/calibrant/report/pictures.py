@@ -159,18 +159,18 @@ class _Frame:
         """Draw the share of rows in bins of equal width on this scale, below the floor."""
         from matplotlib.patches import Rectangle
 
-        found = curves.prepare_distribution(self.cells, scale=self.scale)
+        distribution = curves.prepare_distribution(self.cells, scale=self.scale)
         rate = self.cells.mean_frequency
-        rows = rate * found.events + (1 - rate) * found.others
+        rows = rate * distribution.events + (1 - rate) * distribution.others
         across = axes.get_xaxis_transform()
         ground = Rectangle((0, 0), 1, 1.06 * height, transform=axes.transAxes)
         ground.set(facecolor="white", linewidth=0, zorder=1.5)
         axes.add_patch(ground)
         bars = 0.82 * height * rows / max(float(rows.max()), 1e-12)
         axes.bar(
-            found.edges[:-1],
+            distribution.edges[:-1],
             bars,
-            np.diff(found.edges),
+            np.diff(distribution.edges),
             align="edge",
             color="#9aa3af",
             edgecolor="white",
@@ -325,23 +325,25 @@ def plot_distribution(
     evaluation = _need_events(_evaluate(data), "the distribution of events")
     cells = find_cells(evaluation)
     chosen = curves.choose_scale(cells, scale)
-    found = curves.prepare_distribution(cells, scale=chosen)
+    distribution = curves.prepare_distribution(cells, scale=chosen)
     axes = ax if ax is not None else new_axes(5.6, 3.4)
     quiet_frame(axes)
-    begin, width = found.edges[:-1], np.diff(found.edges)
+    begin, width = distribution.edges[:-1], np.diff(distribution.edges)
     bars: dict[str, Any] = {"align": "edge", "edgecolor": "white", "lw": 0.5, "zorder": 2}
     event = shorten(evaluation.event or "the event", 30)
-    axes.bar(begin, found.events, width, color=OVER, label=f"rows with {event}", **bars)
-    axes.bar(begin, -found.others, width, color="#9aa3af", label=f"rows without {event}", **bars)
+    axes.bar(begin, distribution.events, width, color=OVER, label=f"rows with {event}", **bars)
+    axes.bar(
+        begin, -distribution.others, width, color="#9aa3af", label=f"rows without {event}", **bars
+    )
     axes.axhline(0, color=MUTED, lw=0.9, zorder=3)
     if chosen == "log":
         axes.set_xscale("log")
         axes.minorticks_off()
-        ticks = 10.0 ** np.arange(round(np.log10(found.edges[0])), 1)
+        ticks = 10.0 ** np.arange(round(np.log10(distribution.edges[0])), 1)
         axes.set_xticks(ticks, [percent(float(tick)) for tick in ticks])
     else:
         _label_percents(axes, "x", np.linspace(0, 1, 6))
-    axes.set_xlim(found.edges[0], 1)
+    axes.set_xlim(distribution.edges[0], 1)
     axes.yaxis.set_major_formatter(lambda value, _: percent(abs(value)))
     axes.set_xlabel("probability")
     axes.set_ylabel("share of these rows")

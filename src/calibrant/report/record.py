@@ -117,13 +117,13 @@ def hash_file(path: Path) -> str:
 
 def list_versions() -> tuple[tuple[str, str], ...]:
     """Return the names and versions of what computes the figures."""
-    found = [("calibrant", __version__), ("Python", platform.python_version())]
+    versions = [("calibrant", __version__), ("Python", platform.python_version())]
     for shown, package in PACKAGES.items():
         try:
-            found.append((shown, find_version(package)))
+            versions.append((shown, find_version(package)))
         except PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(versions)
 
 
 def _check_date(date: str | None) -> str:

@@ -29,8 +29,8 @@ def describe_state(evaluation: Evaluation) -> State:
     if verdict is None:
         return State("none", "")
     if verdict.state == "off":
-        found = verdict.direction
-        return State("off", "Off" if found == "neither" else f"Off: {found}")
+        direction = verdict.direction
+        return State("off", "Off" if direction == "neither" else f"Off: {direction}")
     if evaluation.groups is not None and evaluation.groups.off:
         return State("off", "Off in some groups")
     if verdict.state == "holds":
@@ -49,12 +49,12 @@ def make_gauge(evaluation: Evaluation) -> dict[str, Any]:
     ratio = verdict.ratio
     if ratio is not None and ratio.low > 0:
         ends = (ratio.value, ratio.low, ratio.high, verdict.tolerance.ratio)
-        reach = 1.1 * max(max(each, 1 / each) for each in ends)
+        reach = 1.1 * max(max(end, 1 / end) for end in ends)
         largest = next((limit for limit in _RATIO_LIMITS if limit >= reach), 10_000.0)
 
-        def place(each: float) -> float:
+        def place(ratio: float) -> float:
             # To the right what is said too high, as for the gap.
-            return formatting.place_gap(-math.log(each), math.log(largest))
+            return formatting.place_gap(-math.log(ratio), math.log(largest))
 
         return {
             "title": "Observed ÷ expected events",
