@@ -86,8 +86,8 @@ class Average(nn.Module):
         values = [value.detach() for _, value in _float_tensors(network)]
         torch._foreach_lerp_(self.weights, values, share)
 
-    def _load_from_state_dict(self, *given: Any) -> None:
-        super()._load_from_state_dict(*given)
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
         self._updates = None
 
     @torch.no_grad()

@@ -107,10 +107,10 @@ class _CompiledLoss:
         self._loss, self._name = loss, config.loss
         self._call = _compile(loss, config, device)
 
-    def __call__(self, *given: Any, **named: Any) -> Tensor:
+    def __call__(self, *inputs: Any, **named: Any) -> Tensor:
         """Compute the loss."""
         try:
-            value: Tensor = self._call(*given, **named)
+            value: Tensor = self._call(*inputs, **named)
         except RuntimeError as error:
             from torch._dynamo.exc import BackendCompilerFailed
 
@@ -122,7 +122,7 @@ class _CompiledLoss:
                 stacklevel=2,
             )
             self._call = losses.graphed(self._loss)
-            value = self._call(*given, **named)
+            value = self._call(*inputs, **named)
         return value
 
 

@@ -66,5 +66,5 @@ def get(name: str, **options: Any) -> Recipe:
         name: Its name.
         options: Its options.
     """
-    made: Recipe = RECIPES.create(name, **options)
-    return made
+    recipe: Recipe = RECIPES.create(name, **options)
+    return recipe

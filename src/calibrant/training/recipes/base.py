@@ -217,9 +217,9 @@ class Job:
 
     def split(self) -> Split:
         """Return the network's feature extractor and head."""
-        found = split(self.network, head=self.head or self.config.head)
-        self.head = found.name
-        return found
+        parts = split(self.network, head=self.head or self.config.head)
+        self.head = parts.name
+        return parts
 
     def replace_head(self, head: nn.Module) -> None:
         """Replace the network's head."""
@@ -282,10 +282,12 @@ def check_targets(recipe: Recipe, loss: nn.Module) -> None:
 
 def _explain_soft_failure(error: Exception, loss: nn.Module) -> InputError | None:
     """Explain the failure of a user's loss on class probabilities; None for other failures."""
-    own = [part for part in _parts(loss) if not type(part).__module__.startswith("calibrant.")]
-    if not own or isinstance(error, (InputError, torch.cuda.OutOfMemoryError)):
+    own_parts = [
+        part for part in _parts(loss) if not type(part).__module__.startswith("calibrant.")
+    ]
+    if not own_parts or isinstance(error, (InputError, torch.cuda.OutOfMemoryError)):
         return None
-    names = " and ".join(map(_name, own))
+    names = " and ".join(map(_name, own_parts))
     return InputError(
         f"{names}: the target was class probabilities (N, K), as recipes that mix give, not labels "
         f"(N,), and it failed with {type(error).__name__}: {error}. Let it take both, as in "
