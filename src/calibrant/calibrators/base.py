@@ -417,8 +417,8 @@ class Calibrator(nn.Module):
         if torch.compiler.is_compiling():
             return
         if not self.is_fitted:
-            given = "features" if self.takes_features else "logits"
-            raise InputError(f"{self.name} is not fitted: call fit({given}, labels) first")
+            inputs = "features" if self.takes_features else "logits"
+            raise InputError(f"{self.name} is not fitted: call fit({inputs}, labels) first")
 
     def _check_width(self, logits: Tensor) -> None:
         if torch.compiler.is_compiling():
@@ -442,8 +442,8 @@ class Calibrator(nn.Module):
         """Measure likelihood, accuracy and changed predictions after the fit."""
         nll, right, changed = 0.0, 0.0, 0
         for rows in row_slices(logits.shape):
-            given, labels = logits[rows], target[rows]
-            mapped = self._map(given if given.dtype == torch.float64 else given.float())
+            scores, labels = logits[rows], target[rows]
+            mapped = self._map(scores if scores.dtype == torch.float64 else scores.float())
             losses = nn.functional.cross_entropy(mapped, labels, reduction="none").double()
             predicted = mapped.argmax(1)
             hits = predicted == labels
@@ -452,7 +452,7 @@ class Calibrator(nn.Module):
             nll += float(losses.sum())
             right += float(hits.sum())
             if not self.preserves_predictions:
-                changed += int((predicted != given.argmax(1)).sum())
+                changed += int((predicted != scores.argmax(1)).sum())
         count = len(target)
         return {"nll_after": nll / count, "accuracy_after": right / count, "changed": changed}
 
@@ -469,10 +469,10 @@ class Calibrator(nn.Module):
         y = happened.double()
         w = torch.ones_like(y) if weights is None else weights
         figures = {"rate": float((w * y).mean())}
-        for when, given in (("before", odds.double()), ("after", mapped.double())):
-            losses = nn.functional.softplus(given) - y * given
+        for when, scores in (("before", odds.double()), ("after", mapped.double())):
+            losses = nn.functional.softplus(scores) - y * scores
             figures[f"nll_{when}"] = float((w * losses).mean())
-            figures[f"mean_{when}"] = float((w * given.sigmoid()).mean())
+            figures[f"mean_{when}"] = float((w * scores.sigmoid()).mean())
         return figures
 
     def _load_from_state_dict(
@@ -481,9 +481,9 @@ class Calibrator(nn.Module):
         # The buffers of a fresh calibrator are empty: they take the shape of the loaded ones.
         for key in self._buffers:
             saved = state_dict.get(prefix + key)
-            own = self._buffers[key]
-            if isinstance(saved, Tensor) and own is not None and saved.shape != own.shape:
-                self._buffers[key] = torch.empty_like(saved, device=own.device)
+            buffer = self._buffers[key]
+            if isinstance(saved, Tensor) and buffer is not None and saved.shape != buffer.shape:
+                self._buffers[key] = torch.empty_like(saved, device=buffer.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         width = state_dict.get(prefix + "num_classes_")
         if isinstance(width, Tensor) and not width.is_meta:

@@ -114,7 +114,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             if not (sample_weight >= 0).all() or not sample_weight.any():
                 raise InputError("sample_weight must not be negative, and not all zero")
         base = self._base()
-        given = self._route(base, sample_weight)
+        fit_params = self._route(base, sample_weight)
         prefit = isinstance(self.cv, str) and self.cv == "prefit"
         if prefit:
             check_is_fitted(base)
@@ -128,8 +128,8 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         if prefit:
             is_logits, scores = self._scores(base, X)
         else:
-            is_logits, scores, rows = self._hold_out(base, X, y, target, given, clusters)
-            self.estimator_ = clone(base).fit(X, y, **given)
+            is_logits, scores, rows = self._hold_out(base, X, y, target, fit_params, clusters)
+            self.estimator_ = clone(base).fit(X, y, **fit_params)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -201,15 +201,15 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         X: Any,
         y: npt.NDArray[Any],
         target: npt.NDArray[np.int64],
-        given: dict[str, Any],
+        fit_params: dict[str, Any],
         clusters: Any,
     ) -> tuple[bool, npt.NDArray[np.float64], npt.NDArray[np.intp]]:
         """Return scores of rows by estimators that were not trained on them, and their numbers."""
         parts, rows, is_logits = [], [], True
         for train, test in self._folds(X, y, target, clusters):
             fold = clone(base)
-            own = _check_method_params(X, given, train)
-            fold.fit(*_safe_split(fold, X, y, train), **own)
+            train_params = _check_method_params(X, fit_params, train)
+            fold.fit(*_safe_split(fold, X, y, train), **train_params)
             missing = set(self.classes_.tolist()) - set(fold.classes_.tolist())
             if missing:
                 raise InputError(

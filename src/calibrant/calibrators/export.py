@@ -78,10 +78,12 @@ def export_onnx(
         raise InputError(f"{target}: the folder {target.parent} does not exist")
     inputs = _example(module, example)
     # A model that gives probabilities still gives them with a calibrator attached.
-    given = isinstance(module, Calibrated) and not module.calibrator.from_logits
-    whole = Probabilities(module) if probabilities and not given else module
+    makes_probabilities = isinstance(module, Calibrated) and not module.calibrator.from_logits
+    whole = Probabilities(module) if probabilities and not makes_probabilities else module
     program = export_program(whole, inputs)
-    names_in, names_out = _names(module, "probs" if probabilities or given else "logits")
+    names_in, names_out = _names(
+        module, "probs" if probabilities or makes_probabilities else "logits"
+    )
     single = len(program.graph_signature.user_outputs) == 1
     with explain_exporter_errors():
         exported: Any = torch.onnx.export(
@@ -177,7 +179,7 @@ def _verify(path: Path, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """Run the file on the example and on its first two rows, and compare with torch."""
     runtime = import_module("onnxruntime")
     session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
+    names = [entry.name for entry in session.get_inputs()]
     for rows in (inputs, tuple(part[:2] for part in inputs)):
         with torch.no_grad():
             expected = next(iter(torch.utils._pytree.tree_leaves(module(*rows)))).cpu()

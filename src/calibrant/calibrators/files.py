@@ -388,9 +388,9 @@ def _check_output(calibrator: Calibrator) -> None:
     if calibrator.for_events_:
         row = torch.zeros(1)
     row = row.reshape(1, width, 1, 1).expand(1, width, 4, 4) if calibrator.dense_only else row
-    given = row if calibrator.from_logits else row.sigmoid() if row.ndim == 1 else row.softmax(1)
+    scores = row if calibrator.from_logits else row.sigmoid() if row.ndim == 1 else row.softmax(1)
     with torch.no_grad():
-        mapped = calibrator(given)
+        mapped = calibrator(scores)
     wanted = (1,) if calibrator.for_events_ else (1, classes, *row.shape[2:])
     if tuple(mapped.shape) != wanted or not bool(torch.isfinite(mapped).all()):
         what = "features" if calibrator.takes_features else "logits"

@@ -68,7 +68,7 @@ class FittedRows(NamedTuple):
         rows, digest, sample = held["rows"], held["digest"], held["sample"]
         if type(rows) is not int or not isinstance(digest, str) or not isinstance(sample, list):
             return None
-        if not all(type(each) is int and 0 <= each < 2**64 for each in sample):
+        if not all(type(digest) is int and 0 <= digest < 2**64 for digest in sample):
             return None
         return cls(rows, digest, tuple(sample))
 

@@ -130,9 +130,9 @@ def rank(
     names = tuple(methods or usual)
     for name in names:
         get_for_scores(name, from_logits=val.is_logits)
-    for given in (val, test):
-        if given is not None:
-            _ = given.known_labels  # raises an error if there are none
+    for rows in (val, test):
+        if rows is not None:
+            _ = rows.known_labels  # raises an error if there are none
     pairs = (
         [(val.in_memory(), test.in_memory())]
         if test is not None

@@ -143,8 +143,8 @@ def get(name: str, **options: Any) -> Calibrator:
         name: Its name.
         options: Its options.
     """
-    made: Calibrator = CALIBRATORS.create(name, **options)
-    return made
+    calibrator: Calibrator = CALIBRATORS.create(name, **options)
+    return calibrator
 
 
 def get_for_scores(name: str, *, from_logits: bool, **options: Any) -> Calibrator:

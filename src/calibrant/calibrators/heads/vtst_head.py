@@ -111,8 +111,8 @@ class VTSTHead(FeatureHead):
         """Return ln of the mean of ``samples`` softmaxes."""
         mean, spread = self.latent_of(logits)
         latent = mean + spread * self.draws_.to(mean)
-        each = F.linear(latent, self.weight_.to(mean), self.bias_.to(mean))
-        return torch.logsumexp(torch.log_softmax(each, 2), 0) - math.log(self.samples)
+        drawn_logits = F.linear(latent, self.weight_.to(mean), self.bias_.to(mean))
+        return torch.logsumexp(torch.log_softmax(drawn_logits, 2), 0) - math.log(self.samples)
 
     def _descend(
         self,
@@ -136,8 +136,8 @@ class VTSTHead(FeatureHead):
             order = torch.randperm(len(features), generator=draw, device=device)
             for rows in torch.split(order, self.batch_size):
                 with torch.enable_grad():
-                    given = features[rows] / scale
-                    centre, width = mean(given), F.softplus(spread(given)) + LEAST
+                    inputs = features[rows] / scale
+                    centre, width = mean(inputs), F.softplus(spread(inputs)) + LEAST
                     noise = torch.randn(centre.shape, generator=draw, device=device)
                     logits = last(centre + width * noise)
                     kl = kl_to_standard(centre, width).mean() / centre.shape[1]

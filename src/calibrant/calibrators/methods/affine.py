@@ -125,7 +125,9 @@ class AffineCalibrator(ObjectiveCalibrator):
         cost = rows * classes * max(classes if self.full else 0, 150)
         scale = root.value * size
         coefficients = features.new_zeros((classes + 1 if self.full else 2, classes))
-        ridge = self._ridge(*(math.inf if given is None else given for given in self._given))
+        ridge = self._ridge(
+            *(math.inf if strength is None else strength for strength in self._given)
+        )
         units = rows if design.clusters is None else len(torch.unique(design.clusters))
         if None in self._given and rows >= 2 * self.folds and units >= 2:
             visited = int((_CHEAP_FOLDS if self.full else _CHEAP) / cost)

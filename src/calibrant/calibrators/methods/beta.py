@@ -80,9 +80,9 @@ class Beta(Calibrator):
         for k in range(0, classes, step):
             block = odds[:, k : k + step].t().double().contiguous()
             hits = (every[k : k + step].unsqueeze(1) == target).double()
-            each = None if weights is None else weights.expand_as(hits)
+            hit_weights = None if weights is None else weights.expand_as(hits)
             fitted.append(
-                fit_beta(block, hits, common, ridge=self.ridge, sharing=sharing, times=each)
+                fit_beta(block, hits, common, ridge=self.ridge, sharing=sharing, times=hit_weights)
             )
         self.coefficients_ = torch.cat(fitted)
 
@@ -117,7 +117,7 @@ def common_pairs(
             times = weights.repeat_interleave(odds.shape[1]).unsqueeze(0)
         return odds.double().reshape(1, -1), hits, times
     counts, totals = (true.new_zeros(2 * _CELLS) for _ in range(2))
-    own = torch.ones_like(true[0]) if weights is None else weights
+    row_weights = torch.ones_like(true[0]) if weights is None else weights
     for part in row_slices(odds.shape):
         block = odds[part].reshape(-1)
         cell = block.asinh().mul_(_FINE).round_().clamp_(-_CELLS, _CELLS - 1).long() + _CELLS
@@ -125,16 +125,16 @@ def common_pairs(
             counts += torch.bincount(cell, minlength=2 * _CELLS)
             totals += torch.bincount(cell, block.double(), 2 * _CELLS)
             continue
-        each = weights[part].repeat_interleave(odds.shape[1])
-        counts += torch.bincount(cell, each, 2 * _CELLS)
-        totals += torch.bincount(cell, each * block.double(), 2 * _CELLS)
+        repeated = weights[part].repeat_interleave(odds.shape[1])
+        counts += torch.bincount(cell, repeated, 2 * _CELLS)
+        totals += torch.bincount(cell, repeated * block.double(), 2 * _CELLS)
     cell = true[0].to(odds.dtype).asinh().mul_(_FINE).round_().clamp_(-_CELLS, _CELLS - 1).long()
-    counts -= torch.bincount(cell + _CELLS, own, 2 * _CELLS)
-    totals -= torch.bincount(cell + _CELLS, own * true[0], 2 * _CELLS)
+    counts -= torch.bincount(cell + _CELLS, row_weights, 2 * _CELLS)
+    totals -= torch.bincount(cell + _CELLS, row_weights * true[0], 2 * _CELLS)
     filled = counts > (0 if weights is None else 1e-9)
     means = (totals[filled] / counts[filled]).unsqueeze(0)
     hits = torch.cat((torch.ones_like(true), torch.zeros_like(means)), 1)
-    times = torch.cat((own.unsqueeze(0), counts[filled].unsqueeze(0)), 1)
+    times = torch.cat((row_weights.unsqueeze(0), counts[filled].unsqueeze(0)), 1)
     return torch.cat((true, means), 1), hits, times
 
 

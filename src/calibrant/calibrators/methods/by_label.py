@@ -112,9 +112,9 @@ def fit_by_label(
             about ten for each of a slope and an intercept).
     """
     held = predictions.in_memory()
-    made = ByLabel(from_logits=held.is_logits)
+    calibrator = ByLabel(from_logits=held.is_logits)
     scores, labels = to_tensor(held.array), to_tensor(held.known_labels)
-    logits = made._to_scores(scores)
+    logits = calibrator._to_scores(scores)
     held = replace(held, scores=logits, labels=labels, is_logits=True)
     fewest = torch.minimum((labels == 1).sum(0), (labels == 0).sum(0)).tolist()
     few = [count < (1 if pool is False else least) if not pool else True for count in fewest]
@@ -134,34 +134,34 @@ def fit_by_label(
         if not shared:
             parts.append(fit(held.to_events(k)))
     members = [{"method": part.name, **_without(part.options(), "from_logits")} for part in parts]
-    made = ByLabel(members=members, owners=owners, from_logits=predictions.is_logits)
-    made.parts = nn.ModuleList(parts)
-    made.num_classes_ = torch.tensor(len(few), device=scores.device)
-    made.class_names_ = held.class_names
-    made.summary_ = _summarise(made, logits, labels, held.weights, few)
-    return made
+    calibrator = ByLabel(members=members, owners=owners, from_logits=predictions.is_logits)
+    calibrator.parts = nn.ModuleList(parts)
+    calibrator.num_classes_ = torch.tensor(len(few), device=scores.device)
+    calibrator.class_names_ = held.class_names
+    calibrator.summary_ = _summarise(calibrator, logits, labels, held.weights, few)
+    return calibrator
 
 
 def _summarise(
-    made: ByLabel, logits: Tensor, labels: Tensor, weights: Any, pooled: list[bool]
+    calibrator: ByLabel, logits: Tensor, labels: Tensor, weights: Any, pooled: list[bool]
 ) -> dict[str, Any]:
     """Return the likelihood of all labels, before and after, and how many have their own fit."""
     rows = torch.ones(len(labels), dtype=torch.float64) if weights is None else to_tensor(weights)
-    each = rows.to(labels.device).unsqueeze(1) * (labels >= 0)
+    row_weights = rows.to(labels.device).unsqueeze(1) * (labels >= 0)
     before = after = 0.0
     with torch.no_grad():
         for part in row_slices(logits.shape):
-            y, given = labels[part].double(), logits[part].double()
-            mapped = made._map(given)
-            before += float((each[part] * (softplus(given) - y * given)).sum())
-            after += float((each[part] * (softplus(mapped) - y * mapped)).sum())
-    total = float(each.sum())
+            y, scores = labels[part].double(), logits[part].double()
+            mapped = calibrator._map(scores)
+            before += float((row_weights[part] * (softplus(scores) - y * scores)).sum())
+            after += float((row_weights[part] * (softplus(mapped) - y * mapped)).sum())
+    total = float(row_weights.sum())
     return {
         "rows": len(labels),
         "classes": labels.shape[1],
         "nll_before": before / total,
         "nll_after": after / total,
-        "calibrators": len(made.members),
+        "calibrators": len(calibrator.members),
         "pooled": sum(pooled),
     }
 

@@ -84,13 +84,13 @@ class ClassTemperature(ObjectiveCalibrator):
         # SB-ECE jumps where a prediction changes.
         kinked = smooth.name == "sb_ece"
         fitted = fit_parameters(problem, smooth, np.full(classes, shared), bounds, kinked=kinked)
-        each = torch.from_numpy(fitted).to(logits.device).exp()
+        temperatures = torch.from_numpy(fitted).to(logits.device).exp()
         if searched:
-            given = logits / each.to(logits.dtype)
-            best = search_grid(lambda at: objective.value(given / math.exp(at), target))
-            each = each * math.exp(best)
+            scaled = logits / temperatures.to(logits.dtype)
+            best = search_grid(lambda at: objective.value(scaled / math.exp(at), target))
+            temperatures = temperatures * math.exp(best)
         self.facts_ = smooth.facts()
-        self.temperatures_ = each
+        self.temperatures_ = temperatures
 
     def _map(self, logits: Tensor) -> Tensor:
         return logits / self.temperatures_.to(logits.dtype)

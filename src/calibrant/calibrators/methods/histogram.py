@@ -107,8 +107,8 @@ class Histogram(Calibrator):
         if self.binning == "mass":
             step = max(1, odds.numel() // _PAIRS)
             flat = odds.reshape(1, -1)[:, ::step]
-            each = None if weights is None else weights.repeat_interleave(classes)[::step]
-            self.common_edges_ = self._cut(flat, each)
+            repeated = None if weights is None else weights.repeat_interleave(classes)[::step]
+            self.common_edges_ = self._cut(flat, repeated)
         sums = _bin_sums(odds, target, self.edges_, bins, weights)
         self.values_ = self._values(*sums, classes)
         if self.binning == "mass":
@@ -144,9 +144,9 @@ class Histogram(Calibrator):
 
     def _map(self, logits: Tensor) -> Tensor:
         odds = self._odds(logits)
-        own = _look_up(odds, self.edges_, self.values_)
+        by_class = _look_up(odds, self.edges_, self.values_)
         common = _look_up(odds, self.common_edges_, self.common_values_)
-        mixed = torch.lerp(own, common, self.weights_.to(odds))
+        mixed = torch.lerp(by_class, common, self.weights_.to(odds))
         return normalise_odds(mixed if self.inside == "constant" else odds + mixed)
 
 
@@ -200,12 +200,12 @@ def _bin_sums(
     for rows in row_slices(odds.shape):
         index = _places(odds[rows], edges) + first
         mass = odds[rows].t().sigmoid().double()
-        here = target[rows] < classes
-        labels = target[rows][here]
-        hit = index[:, here].gather(0, labels.unsqueeze(0)).squeeze(0)
+        has_class = target[rows] < classes
+        labels = target[rows][has_class]
+        hit = index[:, has_class].gather(0, labels.unsqueeze(0)).squeeze(0)
         each = own = None
         if weights is not None:
-            each, own = weights[rows].expand_as(mass).reshape(-1), weights[rows][here]
+            each, own = weights[rows].expand_as(mass).reshape(-1), weights[rows][has_class]
             mass = mass * weights[rows]
         sums[0] += torch.bincount(index.reshape(-1), each, minlength=size)
         sums[1] += torch.bincount(index.reshape(-1), mass.reshape(-1), minlength=size)

@@ -199,14 +199,14 @@ def likelihood(
         parts = cut_pieces(z.amax(1, keepdim=True) - z, knots)
         logs = torch.log_softmax(-torch.einsum("jnk,j->nk", parts, slopes[0]), dim=1)
         true = target[rows].unsqueeze(1)
-        each = torch.ones_like(logs[:, 0]) if weights is None else weights[rows]
-        value -= (each * logs.gather(1, true).squeeze(1)).sum()
+        row_weights = torch.ones_like(logs[:, 0]) if weights is None else weights[rows]
+        value -= (row_weights * logs.gather(1, true).squeeze(1)).sum()
         p = logs.exp()
         mean = torch.einsum("jnk,nk->jn", parts, p)
-        own = parts.gather(2, true.expand(count, -1, 1)).squeeze(2)
-        gradient += (each * (own - mean)).sum(1)
-        scaled = (parts * (each.unsqueeze(1) * p).sqrt()).reshape(count, -1)
-        curvature += scaled @ scaled.t() - (each * mean) @ mean.t()
+        true_parts = parts.gather(2, true.expand(count, -1, 1)).squeeze(2)
+        gradient += (row_weights * (true_parts - mean)).sum(1)
+        scaled = (parts * (row_weights.unsqueeze(1) * p).sqrt()).reshape(count, -1)
+        curvature += scaled @ scaled.t() - (row_weights * mean) @ mean.t()
     return value, gradient, curvature
 
 

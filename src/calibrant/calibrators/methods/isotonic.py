@@ -140,10 +140,10 @@ class Isotonic(Calibrator):
         common = interpolate(flat, self.common_knots_.to(odds), self.common_values_.to(odds))
         common = common.reshape(odds.shape)
         if self.form == "one_vs_rest":
-            own = interpolate(
+            by_class = interpolate(
                 odds.t().contiguous(), self.knots_.to(odds), self.values_.to(odds)
             ).t()
-            common = torch.lerp(own, common, self.weights_.to(odds))
+            common = torch.lerp(by_class, common, self.weights_.to(odds))
         mapped = normalise_odds(common + _TILT * odds)
         if self.form == "one_vs_rest":
             return mapped
@@ -163,8 +163,8 @@ def common_runs(logits: Tensor, target: Tensor, weights: Floats | None = None) -
     hits = count_hits(column, np.ones(len(column), dtype=bool), weights)
     size, total = np.zeros(2 * len(hits[0]) + 1), np.zeros(2 * len(hits[0]) + 1)
     for rows in row_slices(logits.shape):
-        each = None if weights is None else np.repeat(weights[rows], logits.shape[1])
-        part = make_runs(log_odds(logits[rows]).cpu().numpy().ravel(), hits, each)
+        repeated = None if weights is None else np.repeat(weights[rows], logits.shape[1])
+        part = make_runs(log_odds(logits[rows]).cpu().numpy().ravel(), hits, repeated)
         size += part.size
         total += part.total
     return Runs(part.hits, size, total)
@@ -199,8 +199,8 @@ def make_runs(
     if len(places):
         index -= (places[np.maximum(above - 1, 0)] == scores) & (above > 0)
     count: Floats = np.bincount(index, weights, minlength=size).astype(np.float64)
-    each = scores if weights is None else scores * weights
-    total: Floats = np.bincount(index, weights=each, minlength=size).astype(np.float64)
+    masses = scores if weights is None else scores * weights
+    total: Floats = np.bincount(index, weights=masses, minlength=size).astype(np.float64)
     hit_counts = np.zeros(size)
     hit_counts[1::2] = times
     return Runs(hit_counts, count, total)

@@ -110,8 +110,8 @@ class Mixture(Calibrator):
             hold_out(name, scores, target, assigned, design=design, task=task).losses
             for name in self.members
         ]
-        own = None if design.weights is None else design.weights.cpu().numpy()
-        return list(stack_weights(np.stack(losses), own).tolist())
+        row_weights = None if design.weights is None else design.weights.cpu().numpy()
+        return list(stack_weights(np.stack(losses), row_weights).tolist())
 
     def _map_events(self, odds: Tensor) -> Tensor:
         logs = self.weights_.log().to(odds.dtype)
@@ -172,8 +172,8 @@ def hold_out(
         weights, clusters = (None if part is None else part[rest] for part in design)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the final fit repeats what matters
-            made = get_for_scores(name, from_logits=True)
-            made.fit(
+            calibrator = get_for_scores(name, from_logits=True)
+            calibrator.fit(
                 logits[rest],
                 target[rest],
                 weights=weights,
@@ -181,19 +181,19 @@ def hold_out(
                 task=task,
                 absent=absent,
             )
-            mapped = made.calibrate(logits[test])
+            mapped = calibrator.calibrate(logits[test])
         labels = target[test]
         if task == "events":
             exact = mapped.double()
-            own = labels * exact - torch.nn.functional.softplus(exact)
+            true_logs = labels * exact - torch.nn.functional.softplus(exact)
         else:
             logs = torch.log_softmax(mapped.double(), dim=1)
-            own = logs.gather(1, labels.unsqueeze(1)).squeeze(1)
+            true_logs = logs.gather(1, labels.unsqueeze(1)).squeeze(1)
             if outputs is not None:
                 outputs[test] = logs.float()
-        losses[test.cpu().numpy()] = -own.cpu().numpy()
-        each = None if design.weights is None else design.weights[test]
-        errors.append(measure_ece(mapped, labels, each, task=task, absent=absent))
+        losses[test.cpu().numpy()] = -true_logs.cpu().numpy()
+        test_weights = None if design.weights is None else design.weights[test]
+        errors.append(measure_ece(mapped, labels, test_weights, task=task, absent=absent))
     return HeldOut(losses, errors, outputs)
 
 
@@ -252,12 +252,14 @@ def mix_held_out(
     row_weights: Tensor | None = None,
 ) -> HeldOut:
     """Mix methods on every fold, with the weights of the other folds."""
-    own = None if row_weights is None else row_weights.cpu().numpy()
+    all_weights = None if row_weights is None else row_weights.cpu().numpy()
     losses = np.stack([part.losses for part in parts])
     mixed, errors = np.empty(losses.shape[1]), []
     for fold in range(int(assigned.max()) + 1):
         test = assigned == fold
-        weights = stack_weights(losses[:, ~test], None if own is None else own[~test])
+        weights = stack_weights(
+            losses[:, ~test], None if all_weights is None else all_weights[~test]
+        )
         mixed[test] = mix_losses(losses[:, test], weights)
         outputs = [part.outputs for part in parts if part.outputs is not None]
         if len(outputs) == len(parts):
@@ -265,6 +267,6 @@ def mix_held_out(
             shifts = np.log(np.maximum(weights, 1e-30)).tolist()
             logs = [z[rows] + shift for z, shift in zip(outputs, shifts, strict=True)]
             mixture = torch.logsumexp(torch.stack(logs), 0)
-            each = None if row_weights is None else row_weights[rows]
-            errors.append(measure_ece(mixture, target[rows], each))
+            test_weights = None if row_weights is None else row_weights[rows]
+            errors.append(measure_ece(mixture, target[rows], test_weights))
     return HeldOut(mixed, errors)

@@ -93,13 +93,13 @@ class ParameterizedTemperature(ObjectiveCalibrator):
         inputs = torch.cat([_top(logits[rows]) for rows in row_slices(logits.shape)]).double()
         mean, deviation = inputs.mean(0), inputs.std(0, correction=0)
         deviation = deviation.where(deviation > 1e-6, torch.ones_like(deviation))
-        given = (inputs - mean) / deviation
-        network = self._network(logits, target, given, smooth, start, weights)
+        scaled = (inputs - mean) / deviation
+        network = self._network(logits, target, scaled, smooth, start, weights)
         self.network_ = _absorb(torch.from_numpy(network).to(logits.device), mean, deviation)
         self.scale_ = torch.ones((), dtype=torch.float64, device=logits.device)
         if searched:
-            given = torch.cat([self._map(logits[rows]) for rows in row_slices(logits.shape)])
-            best = search_grid(lambda at: objective.value(given / math.exp(at), target))
+            scaled = torch.cat([self._map(logits[rows]) for rows in row_slices(logits.shape)])
+            best = search_grid(lambda at: objective.value(scaled / math.exp(at), target))
             self.scale_ = self.scale_ * math.exp(best)
 
     def _network(
@@ -147,8 +147,10 @@ class ParameterizedTemperature(ObjectiveCalibrator):
 
     def _map(self, logits: Tensor) -> Tensor:
         inputs = _top(logits)
-        each = temperatures(inputs, self.network_.to(logits.dtype)) * self.scale_.to(logits.dtype)
-        return logits / each.unsqueeze(1)
+        temperature = temperatures(inputs, self.network_.to(logits.dtype)) * self.scale_.to(
+            logits.dtype
+        )
+        return logits / temperature.unsqueeze(1)
 
 
 def _top(logits: Tensor) -> Tensor:

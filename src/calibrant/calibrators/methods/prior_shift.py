@@ -104,10 +104,10 @@ class Shift:
             said.append(f"As stated, the shares are: {listed}{others}.")
             return tuple(said)
         level = f"{100 * self.confidence_level:g}%"
-        each = "" if events else ", each by itself"
+        separately = "" if events else ", each by itself"
         said.append(
             f"Estimated by EM from {self.target_rows:,} new rows without labels: {listed}{others} "
-            f"({level} intervals{each})."
+            f"({level} intervals{separately})."
         )
         if not self.moved:
             said.append("No share differs from its source share by more than chance explains.")
@@ -181,28 +181,28 @@ class PriorShift(Calibrator):
             shift: The shares in the source and of the new rows.
         """
         options = {key: value for key, value in part.options().items() if key != "from_logits"}
-        made = cls(member={"method": part.name, **options}, from_logits=part.from_logits)
-        made.part = part
+        calibrator = cls(member={"method": part.name, **options}, from_logits=part.from_logits)
+        calibrator.part = part
         device = part.num_classes_.device
         ratio = np.log(np.array(shift.target)) - np.log(np.array(shift.source))
-        made.slope_ = torch.tensor(slope, dtype=torch.float64, device=device)
-        made.intercept_ = torch.tensor(intercept, dtype=torch.float64, device=device)
-        made.log_ratio_ = torch.tensor(ratio, dtype=torch.float64, device=device)
-        made._set_width(part.num_classes_.clone())
-        made.class_names_ = part.class_names_
-        made.fitted_rows_ = part.fitted_rows_
-        made.summary_ = {
+        calibrator.slope_ = torch.tensor(slope, dtype=torch.float64, device=device)
+        calibrator.intercept_ = torch.tensor(intercept, dtype=torch.float64, device=device)
+        calibrator.log_ratio_ = torch.tensor(ratio, dtype=torch.float64, device=device)
+        calibrator._set_width(part.num_classes_.clone())
+        calibrator.class_names_ = part.class_names_
+        calibrator.fitted_rows_ = part.fitted_rows_
+        calibrator.summary_ = {
             "rows": shift.source_rows,
-            "classes": int(made.num_classes_),
+            "classes": int(calibrator.num_classes_),
             "shift": asdict(shift),
         }
-        return made.eval()
+        return calibrator.eval()
 
     @property
     def shift_(self) -> Shift:
         """Return how the shares of classes differ, with intervals and the fit test."""
         held = self.summary_.get("shift")
-        known = {each.name for each in fields(Shift)}
+        known = {entry.name for entry in fields(Shift)}
         if not isinstance(held, dict) or not held.keys() <= known:
             raise InputError("damaged: this prior_shift does not say which shift it is for")
         values: dict[str, Any] = {
@@ -223,14 +223,14 @@ class PriorShift(Calibrator):
         raise InputError("prior_shift is made by calibrant.adapt(calibrator, source=...)")
 
     def _map(self, logits: Tensor) -> Tensor:
-        given = self.part._map(logits)
-        shift = (self.intercept_ + self.log_ratio_).to(given.dtype)
-        return self.slope_.to(given.dtype) * given + shift
+        mapped = self.part._map(logits)
+        shift = (self.intercept_ + self.log_ratio_).to(mapped.dtype)
+        return self.slope_.to(mapped.dtype) * mapped + shift
 
     def _map_events(self, odds: Tensor) -> Tensor:
-        given = self.part._map_events(odds)
-        shift = (self.intercept_ + self.log_ratio_).to(given.dtype)
-        return self.slope_.to(given.dtype) * given + (shift[1] - shift[0])
+        mapped = self.part._map_events(odds)
+        shift = (self.intercept_ + self.log_ratio_).to(mapped.dtype)
+        return self.slope_.to(mapped.dtype) * mapped + (shift[1] - shift[0])
 
 
 def _percent(share: float) -> str:

@@ -149,10 +149,10 @@ def _fit_weighted_slope(
     nodes, shares = (torch.from_numpy(part).to(ends) for part in np.polynomial.legendre.leggauss(4))
     wide = cuts.diff().unsqueeze(1)
     t = (cuts[:-1].unsqueeze(1) + 0.5 * wide * (nodes + 1.0)).reshape(-1)
-    each = (0.5 * wide * shares).reshape(-1, 1)
+    masses = (0.5 * wide * shares).reshape(-1, 1)
     basis, _ = natural_basis(t, knots)
     height = interpolate(t.unsqueeze(0), ends.unsqueeze(0), curve.unsqueeze(0)).t()
-    gram, moment = basis.t() @ (each * basis), basis.t() @ (each * height)
+    gram, moment = basis.t() @ (masses * basis), basis.t() @ (masses * height)
     solution = torch.linalg.lstsq(gram.cpu(), moment.cpu(), driver="gelsd").solution.to(basis)
     kept = min(len(values), _TABLE) if len(values) > 1 else 2
     places = (torch.arange(kept, device=ends.device).double() + 0.5) / kept

@@ -177,13 +177,13 @@ def fit_temperature(logits: Tensor, target: Tensor, *, weights: Tensor | None = 
     transposed = None
     if narrow and logits.numel() <= 1 << 24:
         transposed = logits.t().contiguous()  # few classes: reducing across rows is vectorised
-    own, highest = (
+    true_logits, highest = (
         logits.gather(1, target.unsqueeze(1)).squeeze(1).double(),
         logits.amax(1).double(),
     )
     if weights is not None:
-        own, highest = own * weights, highest * weights
-    true, top = float(own.sum()), float(highest.sum())
+        true_logits, highest = true_logits * weights, highest * weights
+    true, top = float(true_logits.sum()), float(highest.sum())
     absent = float(logits.amin()) == -math.inf
 
     def slope(beta: float) -> tuple[float, float]:
@@ -201,10 +201,10 @@ def fit_temperature(logits: Tensor, target: Tensor, *, weights: Tensor | None = 
             mean = p.sum(dim)
             p.mul_(z)
             spread = (p.sum(dim) - mean.square()).double()
-            each = mean.double()
+            means = mean.double()
             if weights is not None:
-                each, spread = each * weights[rows], spread * weights[rows]
-            first += float(each.sum())
+                means, spread = means * weights[rows], spread * weights[rows]
+            first += float(means.sum())
             second += float(spread.sum())
         return first + top - true, max(second, 0.0)
 

@@ -150,8 +150,8 @@ class RidgeProblem:
             residual = out.sub_(normaliser).exp_()
             residual.scatter_add_(1, at, torch.full_like(normaliser, -1.0))
             if weights is not None:
-                each = weights.to(out.dtype).unsqueeze(1)
-                losses, residual = losses * each, residual.mul_(each)
+                row_weights = weights.to(out.dtype).unsqueeze(1)
+                losses, residual = losses * row_weights, residual.mul_(row_weights)
             total += float(losses.sum(dtype=torch.float64))
             gradient[-1] += residual.sum(0)
             if is_diagonal(coefficients):
@@ -234,17 +234,17 @@ def minimise(
         return start  # nothing is free to move
     inverse = Preconditioner(curvature or problem.curvature(start), weights)
     rows, precision = problem.num_rows, torch.finfo(start.dtype).eps
-    here = start
-    value, gradient = problem.value_and_gradient(here, weights)
+    point = start
+    value, gradient = problem.value_and_gradient(point, weights)
     pairs: list[tuple[Tensor, Tensor, float]] = []
     for _ in range(most):
         direction = _direction(gradient, inverse, pairs)
         promise = -_dot(gradient, direction)
         if not promise > tolerance * rows:
-            return here
+            return point
         step, slack = 1.0, 4.0 * precision * abs(value)
         while True:
-            trial = here + step * direction
+            trial = point + step * direction
             next_value, next_gradient = problem.value_and_gradient(trial, weights)
             if next_value <= value - 1e-4 * step * promise + slack:
                 break
@@ -253,19 +253,19 @@ def minimise(
                 break
         if not math.isfinite(next_value) or step < 1e-10:
             if promise <= 1e-4 * rows:
-                return here  # rounding hides what little is left
+                return point  # rounding hides what little is left
             break
-        change, turn = trial - here, next_gradient - gradient
+        change, turn = trial - point, next_gradient - gradient
         curved = _dot(change, turn)
         if curved > 0:
             pairs = [*pairs[1 - _MEMORY :], (change, turn, curved)]
-        here, value, gradient = trial, next_value, next_gradient
+        point, value, gradient = trial, next_value, next_gradient
     if must_converge:
         raise InputError(
             f"the fit did not converge in {most:,} steps; give a larger strength (such as 10), "
             "divide very large logits by a constant, or use temperature"
         )
-    return here
+    return point
 
 
 def _direction(
@@ -389,21 +389,21 @@ class NarrowFits:
             known: The evaluation at ``start``, if known. Default: None (computed here).
         """
         weights = ridge.weights(start[0]).double().flatten()
-        here, seen = start.double(), known or self.at(start)
-        value = self._value(here, seen, weights)
+        point, seen = start.double(), known or self.at(start)
+        value = self._value(point, seen, weights)
         precision = torch.finfo(self.features.dtype).eps
         for _ in range(most):
-            flat = here.flatten(1)
+            flat = point.flatten(1)
             gradient = seen.gradient + weights * flat
             curved = seen.hessian + torch.diag(weights)
             step = -torch.linalg.solve(curved, gradient.unsqueeze(2)).squeeze(2)
             promise = -(gradient * step).sum(1)
             if not bool((promise > tolerance * self.rows).any()):
-                return here, seen
+                return point, seen
             slack = 4.0 * precision * value.abs()
             share = torch.ones_like(promise)
             while True:
-                trial = (flat + share.unsqueeze(1) * step).view_as(here)
+                trial = (flat + share.unsqueeze(1) * step).view_as(point)
                 then = self.at(trial)
                 lower = self._value(trial, then, weights)
                 good = lower <= value - 1e-4 * share * promise + slack
@@ -412,13 +412,13 @@ class NarrowFits:
                 share = torch.where(good, share, 0.3 * share)
                 if float(share.min()) < 1e-10:
                     if bool((promise <= 1e-4 * self.rows).all()):
-                        return here, seen  # rounding hides what little is left
+                        return point, seen  # rounding hides what little is left
                     raise InputError(
                         "the fit did not converge; give a larger strength (such as 10), divide "
                         "very large logits by a constant, or use temperature"
                     )
-            here, seen, value = trial, then, lower
-        return here, seen
+            point, seen, value = trial, then, lower
+        return point, seen
 
     def _value(self, coefficients: Tensor, seen: Evaluation, weights: Tensor) -> Tensor:
         losses = seen.losses if self.keep is None else seen.losses * self.keep
@@ -570,11 +570,11 @@ class NarrowSearch(Search):
 
     def _state(self, ridge: Ridge, coefficients: Tensor, seen: Evaluation | None) -> SearchState:
         seen = seen or self.fits.at(coefficients)
-        each = list(coefficients.to(self.fits.features.dtype))
+        as_list = list(coefficients.to(self.fits.features.dtype))
         losses = seen.losses[self.out].double()
         if self.weights is not None:
             losses = losses * self.weights.expand_as(self.out)[self.out]
-        return SearchState(ridge, each, losses, seen, self.clusters)
+        return SearchState(ridge, as_list, losses, seen, self.clusters)
 
 
 def cut_folds(

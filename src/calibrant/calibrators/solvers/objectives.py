@@ -407,11 +407,11 @@ def get_objective(name: str, options: dict[str, Any] | None = None) -> Objective
         options: Options of the objective; ``detach_weight=True`` holds the weight of focal
             constant. Default: None (no option).
     """
-    given = dict(options or {})
+    remaining = dict(options or {})
     kinds: dict[str, type[Objective]] = {
         "nll": NegativeLogLikelihood,
         "balanced": Balanced,
-        "focal": DetachedFocal if given.pop("detach_weight", False) else Focal,
+        "focal": DetachedFocal if remaining.pop("detach_weight", False) else Focal,
         "label_smoothing": LabelSmoothing,
         "sb_ece": SoftBinned,
         "ece": HardBinned,
@@ -422,6 +422,6 @@ def get_objective(name: str, options: dict[str, Any] | None = None) -> Objective
     if name != "focal" and "detach_weight" in (options or {}):
         raise InputError("detach_weight is an option of the objective focal only")
     try:
-        return kinds[name](**given)
+        return kinds[name](**remaining)
     except TypeError as error:
         raise InputError(f"objective {name!r}: {error}") from None

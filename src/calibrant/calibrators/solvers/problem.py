@@ -185,9 +185,9 @@ class Partition:
 
     def __call__(self, log_beta: Tensor) -> Tensor:
         """Return L of each row at its ln β, differentiable once."""
-        here = log_beta.detach().expand(len(self._target))
-        value, slope = self._exact(here) if self._table is None else self._between(here)
-        return value + slope * (log_beta - here)  # the bracket is 0, its derivative 1
+        point = log_beta.detach().expand(len(self._target))
+        value, slope = self._exact(point) if self._table is None else self._between(point)
+        return value + slope * (log_beta - point)  # the bracket is 0, its derivative 1
 
     def rows(self, log_beta: Tensor) -> Rows:
         """Return what objectives need of each row times its β."""
