@@ -107,13 +107,13 @@ def adapt(
 
     output = _choose_output() if output is None else output
     _check_arguments(source, target, prevalence, source_prevalence)
-    given = None if calibrator is None else load(calibrator)
-    if given is not None and given.takes_features:
+    fitted = None if calibrator is None else load(calibrator)
+    if fitted is not None and fitted.takes_features:
         raise InputError(f"{calibrator}: takes features, and adapt takes scores")
     judged: Unlabelled | None = None
     if source is None:
         adapted = adapt_to(
-            given,
+            fitted,
             source=options.read_prevalence(source_prevalence, "--source-prevalence") or 0.0,
             prevalence=options.read_prevalence(prevalence, "--prevalence"),
         )
@@ -124,7 +124,7 @@ def adapt(
         new = None if target is None else unlabelled.read(target, quiet=quiet)
         try:
             judged = evaluate_unlabelled(
-                given,
+                fitted,
                 source=old,
                 target=new,
                 prevalence=_read_shares(prevalence, old, inputs),
@@ -176,15 +176,15 @@ def _check_arguments(
 ) -> None:
     """Raise an error unless the old and the new shares are given once each."""
     if (source is None) == (not source_prevalence):
-        found = "not both" if source is not None else "found neither"
+        fault = "not both" if source is not None else "found neither"
         raise InputError(
-            f"give SOURCE, predictions with labels, or --source-prevalence, their shares; {found}"
+            f"give SOURCE, predictions with labels, or --source-prevalence, their shares; {fault}"
         )
     if (target is None) == (not prevalence):
-        found = "not both" if target is not None else "found neither"
+        fault = "not both" if target is not None else "found neither"
         raise InputError(
             "give TARGET, new predictions in which to estimate the shares, or --prevalence, the "
-            f"known shares; {found}"
+            f"known shares; {fault}"
         )
 
 
@@ -248,7 +248,7 @@ def _format_span(name: str, span: Span) -> str:
     if name in ("nll", "brier"):
         return f"{span.value:.4f} ({span.low:.4f} to {span.high:.4f})"
     unit = "" if name in ("gap", "ece") else "%"
-    value, low, high = (100 * each for each in (span.value, span.low, span.high))
+    value, low, high = (100 * number for number in (span.value, span.low, span.high))
     return f"{value:.1f}{unit} ({low:.1f}{unit} to {high:.1f}{unit})"
 
 

@@ -210,7 +210,7 @@ def table_command(
             "a table of calibrators needs a single method: name it with --method "
             f"({', '.join(names)})"
         )
-    made = table(
+    results_table = table(
         tuned,
         Store(find_store(out)).frame(),
         metric or None,
@@ -221,13 +221,13 @@ def table_command(
         down=down,
         tell_more=True,
     )
-    if (calibrator or part != "test") and not any(block.shown for block in made.blocks):
+    if (calibrator or part != "test") and not any(block.shown for block in results_table.blocks):
         asked = f"part {part!r}" + (f" after {', '.join(calibrator)}" if calibrator else "")
         raise InputError(
             f"{out} has no figures of {asked}: `calibrant bench status {out}` lists runs, and "
             "measurements under `after:` name their own calibrators"
         )
-    text: str = getattr(made, f"to_{form}")()
+    text: str = getattr(results_table, f"to_{form}")()
     if output is None:
         typer.echo(text.encode() if not text.endswith("\n") else text.rstrip("\n").encode())
     else:

@@ -64,10 +64,10 @@ def combine_command(
 
 def _describe_protocol(name: str, protocols: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a choice's name, and the settings that tell its runs from other choices'."""
-    own = protocols[name]
+    protocol = protocols[name]
     apart = [
         f"{key} {value}"
-        for key, value in own.items()
+        for key, value in protocol.items()
         if any(other.get(key) != value for other in protocols.values())
     ]
     return f"{name} ({', '.join(apart)})" if apart else name

@@ -224,7 +224,7 @@ def check_groups(
         margin = margins.get(metric)
         failed = []
         for group in groups.groups:
-            found = group.differences[metric]
+            change = group.differences[metric]
             if fail_on == "bound" and margin is not None:
                 if not group.may_be_worse(metric, margin):
                     continue
@@ -237,8 +237,8 @@ def check_groups(
             if group.untested is not None:
                 says = f"{where}: {metric} was not tested: {group.untested} (--fail-groups)"
             else:
-                text = formatting.difference_text(metric, found.difference)
-                interval = _format_interval(comparison, found)
+                text = formatting.difference_text(metric, change.difference)
+                interval = _format_interval(comparison, change)
                 says = f"{where}: {word}: {metric} of B − A is {text} ({interval}) (--fail-groups)"
             failed.append(Checked("--fail-groups", group.value, where, says))
         if margin is None:
@@ -272,7 +272,7 @@ def _judge_both(
 
     return [
         evaluate(
-            each,
+            predictions,
             metrics=["nll"],
             num_bins=num_bins,
             resamples=resamples,
@@ -280,7 +280,7 @@ def _judge_both(
             view=view,
             pos_label=pos_label,
         )
-        for each in pair_rows(first, second, join=join)
+        for predictions in pair_rows(first, second, join=join)
     ]
 
 
@@ -434,8 +434,8 @@ def show_groups(comparison: Comparison, groups: ComparedGroups, console: Console
     for group in groups.groups:
         if group not in chosen:
             continue
-        found = {group.find_winner(name) for name in groups.metrics}
-        words = ["worse"] * ("a" in found) + ["better"] * ("b" in found)
+        winners = {group.find_winner(name) for name in groups.metrics}
+        words = ["worse"] * ("a" in winners) + ["better"] * ("b" in winners)
         table.add_row(
             group.value,
             f"{group.num_rows:,}",

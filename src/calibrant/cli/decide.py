@@ -271,8 +271,8 @@ def read_grouped(
         return predictions, check_groups(GroupColumn(column, columns[column]), predictions)
     if groups is None:
         return predictions, None
-    given = read_groups(groups, group_column, inputs.id_column)
-    return predictions, check_groups(given, predictions)
+    group_names = read_groups(groups, group_column, inputs.id_column)
+    return predictions, check_groups(group_names, predictions)
 
 
 def _choose_output() -> Path:

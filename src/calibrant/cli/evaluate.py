@@ -261,13 +261,13 @@ def evaluate(
         data = [("predictions", source), ("labels", inputs.labels), ("groups", groups)]
         if shards is not None:
             data = (
-                [("predictions", [Path(each.place) for each in shards.files])]
+                [("predictions", [Path(shard.place) for shard in shards.files])]
                 if shards.are_local
                 else []
             )
-        own = about.make_record(data)
+        record = about.make_record(data)
         held = predictions if shards is None else None
-        _write_report(evaluation, held, report, title=title, own=own)
+        _write_report(evaluation, held, report, title=title, record=record)
     failures = _find_failures(
         evaluation, thresholds, fail_on, check_groups=fail_groups, check_verdict=fail_verdict
     )
@@ -327,11 +327,11 @@ def metrics(as_json: options.AsJson = False, plugins: options.Plugins = None) ->
 # Shards.
 
 
-def _check_shard_options(on: str, given: dict[str, Any]) -> None:
+def _check_shard_options(on: str, values: dict[str, Any]) -> None:
     """Raise if an option is given that needs all rows at once."""
     if on not in ("local", "ray"):
         raise InputError(f"--on takes local or ray, found {on!r}")
-    for option, value in given.items():
+    for option, value in values.items():
         if value:
             raise InputError(
                 f"{option} does not go with --on, which sums Parquet files piece by piece: leave "
@@ -374,14 +374,14 @@ def _read_tolerance(texts: list[str] | None) -> Tolerance | None:
     """Parse the NAME=NUMBER texts of --tolerance."""
     from calibrant.evaluation import Tolerance
 
-    given = options.parse_settings(texts, "--tolerance")
+    settings = options.parse_settings(texts, "--tolerance")
     names = ("error", "ratio", "slope")
-    for name, value in given.items():
+    for name, value in settings.items():
         if name not in names:
             raise InputError(f"--tolerance takes {', '.join(names)}; found {name!r}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"--tolerance {name} takes a number, found {value!r}")
-    return Tolerance(**given) if given else None
+    return Tolerance(**settings) if settings else None
 
 
 def _check_tolerance(
@@ -390,13 +390,13 @@ def _check_tolerance(
     """Raise if a tolerance is given that the verdict on these rows does not use."""
     from calibrant.evaluation.evaluate import choose_positive
 
-    given = options.parse_settings(texts, "--tolerance")
+    settings = options.parse_settings(texts, "--tolerance")
     is_many = predictions.task == "multilabel"
     if is_many or choose_positive(predictions, view, pos_label) is not None:
         what, used = "events", {"ratio", "slope"}
     else:
         what, used = "classes", {"error"}
-    if unused := given.keys() - used:
+    if unused := settings.keys() - used:
         raise InputError(
             f"--tolerance {min(unused)} has no effect on {what}: give "
             f"{' or '.join(f'--tolerance {name}=' for name in sorted(used))}"
@@ -532,12 +532,12 @@ def _write_report(
     path: Path,
     *,
     title: str | None,
-    own: Record,
+    record: Record,
 ) -> None:
     from calibrant.report import write
 
     try:
-        write(evaluation, path, predictions=predictions, title=title, record=own)
+        write(evaluation, path, predictions=predictions, title=title, record=record)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{path}: the report cannot be written: {reason}") from error

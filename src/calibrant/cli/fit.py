@@ -272,8 +272,8 @@ def _read_scores(
     except InputError:
         from calibrant.calibrators.heads.features import holds_features
 
-        given = files if isinstance(files, list) else [files]
-        features = [file for file in given if file.is_file() and holds_features(file)]
+        paths = files if isinstance(files, list) else [files]
+        features = [file for file in paths if file.is_file() and holds_features(file)]
         if not features:
             raise
         raise InputError(

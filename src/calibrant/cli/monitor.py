@@ -183,15 +183,15 @@ def _read_baseline(
 ) -> Monitor:
     from calibrant.monitor import Monitor
 
-    own = replace(inputs, labels=None)  # --labels are those of the batch
-    predictions, values = _read(file, own, groups, group_column)
+    baseline_inputs = replace(inputs, labels=None)  # --labels are those of the batch
+    predictions, values = _read(file, baseline_inputs, groups, group_column)
     return Monitor(
         predictions,
         groups=values,
         tolerance=tolerance,
         alpha=alpha,
         view=view,
-        pos_label=own.find_positive(predictions),
+        pos_label=baseline_inputs.find_positive(predictions),
     )
 
 
@@ -203,9 +203,9 @@ def _read(
     from calibrant.evaluation.groups.files import GroupColumn, check_groups
 
     column = group_column if groups is None else None
-    predictions, found = inputs.read_with_columns(file, [column] if column else (), quiet=True)
+    predictions, columns = inputs.read_with_columns(file, [column] if column else (), quiet=True)
     if column is not None:
-        return predictions, GroupColumn(column, found[column])
+        return predictions, GroupColumn(column, columns[column])
     if groups is None:
         return predictions, None
     values: GroupColumn = read_groups(groups, group_column, inputs.id_column)
@@ -229,27 +229,37 @@ def _append(
 
     column = group_column if groups is None else None
     extra = [column] if column else []
-    own = replace(inputs, labels=None)
-    if watched.ledger.plan.task == "events" and own.event is None and own.score_columns:
-        own = replace(own, event=watched.ledger.plan.event)  # one score may lack its outcomes
+    batch_inputs = replace(inputs, labels=None)
+    if (
+        watched.ledger.plan.task == "events"
+        and batch_inputs.event is None
+        and batch_inputs.score_columns
+    ):
+        batch_inputs = replace(
+            batch_inputs, event=watched.ledger.plan.event
+        )  # one score may lack its outcomes
     if inputs.labels is not None:
-        own = replace(own, label_column=None, drop_unlabelled=False)
+        batch_inputs = replace(batch_inputs, label_column=None, drop_unlabelled=False)
     named = ColumnNames(
-        scores=own.score_columns,
-        label=own.label_column,
-        weight=own.weight_column,
-        cluster=own.cluster_column,
-        id=own.id_column,
-        event=own.event,
+        scores=batch_inputs.score_columns,
+        label=batch_inputs.label_column,
+        weight=batch_inputs.weight_column,
+        cluster=batch_inputs.cluster_column,
+        id=batch_inputs.id_column,
+        event=batch_inputs.event,
         extra=extra,
     )
     labels = None
-    partly = None if inputs.labels else read_unlabelled(file, named, options.KINDS.get(own.logits))
+    partly = (
+        None
+        if inputs.labels
+        else read_unlabelled(file, named, options.KINDS.get(batch_inputs.logits))
+    )
     if partly is not None:
-        predictions, values, found = partly
+        predictions, values, columns = partly
         labels = settle(values, predictions, inputs.pos_label)
     else:
-        predictions, found = own.read_with_columns(file, extra, quiet=True)
+        predictions, columns = batch_inputs.read_with_columns(file, extra, quiet=True)
     if inputs.labels is not None:
         if predictions.labels is not None:
             raise InputError(f"{file}: the file holds labels, and --labels others: leave one out")
@@ -264,7 +274,7 @@ def _append(
     if groups is not None:
         members = _match_groups(groups, group_column, inputs.id_column, predictions)
     elif column is not None:
-        members = GroupColumn(column, found[column])
+        members = GroupColumn(column, columns[column])
     return watched.append(predictions, labels=labels, groups=members, name=name, when=when)
 
 
@@ -282,13 +292,13 @@ def _check_same_plan(
 ) -> None:
     """Raise if the options contradict the state that exists."""
     plan = watched.ledger.plan
-    for option, given, fixed in (
+    for option, stated, fixed in (
         ("--tolerance", tolerance, plan.tolerance),
         ("--alpha", alpha, plan.alpha),
     ):
-        if given is not None and given != fixed:
+        if stated is not None and stated != fixed:
             raise InputError(
-                f"{option} {given:g}: the state was begun with {fixed:g}, and changing it after "
+                f"{option} {stated:g}: the state was begun with {fixed:g}, and changing it after "
                 "looking would break its promise; begin a new state"
             )
     if first is not None and first.ledger.baseline.key != watched.ledger.baseline.key:
@@ -315,7 +325,9 @@ def show_status(status: Status, console: Console) -> None:
     for alarm in status.alarms:
         console.print(f"alarm: {alarm.says}", style="red", soft_wrap=True)
     figures = {
-        figure: found for figure in ("gap", "error", "brier") if (found := status.find(figure))
+        figure: figure_series
+        for figure in ("gap", "error", "brier")
+        if (figure_series := status.find(figure))
     }
     if figures:
         console.print()

@@ -211,13 +211,13 @@ class InputOptions:
         """Read predictions, and further columns of the same rows, such as groups."""
         from calibrant.predictions import Predictions
 
-        given = [files] if isinstance(files, Path) else list(files)
-        shown = str(given[0]) + (f" and {len(given) - 1} more" if len(given) > 1 else "")
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        own["kind"] = KINDS.get(own.pop("logits"))
+        paths = [files] if isinstance(files, Path) else list(files)
+        shown = str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+        settings = {option.name: getattr(self, option.name) for option in fields(self)}
+        settings["kind"] = KINDS.get(settings.pop("logits"))
         with status(f"reading {shown}", shown=not quiet):
             return Predictions.read_with_columns(
-                given[0] if len(given) == 1 else given, columns, **own
+                paths[0] if len(paths) == 1 else paths, columns, **settings
             )
 
 
@@ -225,26 +225,30 @@ def takes_input(function: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command: its parameter ``inputs`` becomes an option for each of `InputOptions`."""
     hints = get_type_hints(InputOptions, include_extras=True)
     # Python 3.10's get_type_hints hides Annotated in Optional where the default is None.
-    own = inspect.get_annotations(function, eval_str=True)
+    hints_of_command = inspect.get_annotations(function, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     options = [
-        inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
-        for each in fields(InputOptions)
+        inspect.Parameter(
+            option.name, keyword, default=option.default, annotation=hints[option.name]
+        )
+        for option in fields(InputOptions)
     ]
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "inputs":
             parameters += options
         else:
-            parameters.append(parameter.replace(annotation=own[parameter.name], kind=keyword))
+            parameters.append(
+                parameter.replace(annotation=hints_of_command[parameter.name], kind=keyword)
+            )
 
     @functools.wraps(function)
     def run(**arguments: Any) -> None:
-        inputs = InputOptions(**{each.name: arguments.pop(each.name) for each in options})
+        inputs = InputOptions(**{option.name: arguments.pop(option.name) for option in options})
         function(inputs=inputs, **arguments)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -261,17 +265,17 @@ def parse_settings(texts: Iterable[str] | None, option: str) -> dict[str, Any]:
 
 def read_prevalence(texts: Sequence[str] | None, option: str) -> float | dict[str, Any] | None:
     """Return one share, or those of NAME=SHARE texts; None if there are none."""
-    given = list(texts or ())
-    if not given:
+    entries = list(texts or ())
+    if not entries:
         return None
-    if len(given) > 1 or "=" in given[0]:
-        return parse_settings(given, option)
+    if len(entries) > 1 or "=" in entries[0]:
+        return parse_settings(entries, option)
     try:
-        return float(given[0])
+        return float(entries[0])
     except ValueError:
         raise InputError(
             f"{option} takes a share such as 0.05, or NAME=SHARE for each class, found "
-            f"{given[0]!r:.60}"
+            f"{entries[0]!r:.60}"
         ) from None
 
 

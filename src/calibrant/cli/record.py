@@ -99,7 +99,11 @@ def _describe(role: str, path: Path | Sequence[Path]) -> list[DataFile]:
         described.append(describe_file(file, role=role, name=name))
         if file.suffix.lower() == ".npy" and role == "predictions":
             beside = [file.with_suffix(f".{key}.npy") for key in SIDECARS]
-            described += [describe_file(each, role="labels") for each in beside if each.exists()]
+            described += [
+                describe_file(label_file, role="labels")
+                for label_file in beside
+                if label_file.exists()
+            ]
     return described
 
 

@@ -75,8 +75,8 @@ def train(
         "device": device,
         "devices": devices,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
-    config = _read_config(settings, given | options.parse_settings(change, "--set"))
+    options_set = {name: value for name, value in flags.items() if value is not None}
+    config = _read_config(settings, options_set | options.parse_settings(change, "--set"))
     from calibrant.training import Diverged
     from calibrant.training import train as train_network
 
