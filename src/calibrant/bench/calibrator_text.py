@@ -64,9 +64,9 @@ def make(text: str) -> Calibrator:
     name, options = parse(text)
     options = make_options(name, drop_source(name, options))
     options.pop("on", None)  # names the rows to fit on: see `fitting_part`
-    own = inspect.signature(kind_of(name)).parameters
-    extra = {key: options.pop(key) for key in list(options) if key not in own}
-    if extra and "objective_options" not in own:
+    parameters = inspect.signature(kind_of(name)).parameters
+    extra = {key: options.pop(key) for key in list(options) if key not in parameters}
+    if extra and "objective_options" not in parameters:
         raise InputError(f"{name} has no option {', '.join(extra)}, in {text!r}")
     if extra:
         options["objective_options"] = {**options.get("objective_options", {}), **extra}

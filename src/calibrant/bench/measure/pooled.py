@@ -60,10 +60,10 @@ def has_family(folder: Path, options: dict[str, Any]) -> bool:
 
 def _list_others(run: Run, seeds: Sequence[int]) -> list[tuple[Config, Path]]:
     """Return the other runs of the family, with their held-out predictions."""
-    own = key_of(run.config)
+    own_key = key_of(run.config)
     family = [(config, key_of(config)) for config in list_family(run.config, seeds)]
     return [
-        (config, held_out_path(run.folder.parent / key)) for config, key in family if key != own
+        (config, held_out_path(run.folder.parent / key)) for config, key in family if key != own_key
     ]
 
 
@@ -88,8 +88,8 @@ def pooled(
     """
     if not isinstance(subject, Subject):
         raise InputError("pooled needs runs: a file of logits has no held-out rows")
-    own = subject.predictions("validation")
-    if own.is_dense:
+    validation = subject.predictions("validation")
+    if validation.is_dense:
         raise InputError("pooled takes a label for each image, and these have one for each pixel")
     others = _list_others(subject.run, seeds)
     rest = join_rows([_read(path) for _, path in others])
@@ -107,9 +107,9 @@ def pooled(
                 f"{name} needs the largest logits of other seeds' rows, which were not kept: "
                 "make those runs again"
             )
-        fitted = fit(text, join_rows([own, rest]))
+        fitted = fit(text, join_rows([validation, rest]))
         yield from measure_calibrated(name, fitted, subject.judged_parts())
-        held_out = fit_on_halves(text, own, more=without)
+        held_out = fit_on_halves(text, validation, more=without)
         yield from measure_metrics(CROSSFIT, name, held_out, SHORT)
 
 

@@ -48,8 +48,8 @@ def stage_two(name: str, subject: Subject, **options: Any) -> Iterator[Measureme
             whether these are also judged on rows that they were not fitted on;
             ``precision`` of the extractor, fp32 or bf16.
     """
-    own = {key: value for key, value in options.items() if key not in OPTIONS}
-    called = calibrator_text.spell(name, own)
+    head_options = {key: value for key, value in options.items() if key not in OPTIONS}
+    called = calibrator_text.spell(name, head_options)
     head = make_head(subject, called, options.get("precision", "fp32"))
     predictions = {part: predict_part(subject, head, part) for part in subject.parts}
     for part, after in predictions.items():

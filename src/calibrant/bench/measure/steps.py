@@ -234,8 +234,8 @@ def check_after(name: str, options: dict[str, Any]) -> None:
     if name in RECIPES:
         from calibrant.training.recipes import get
 
-        own = {key: value for key, value in options.items() if key not in OPTIONS}
-        get(RECIPES[name], **own)
+        recipe_options = {key: value for key, value in options.items() if key not in OPTIONS}
+        get(RECIPES[name], **recipe_options)
         _check_calibrators(options.get("then", ()))
         _check_precision(options.get("precision", PRECISIONS[0]))
         return

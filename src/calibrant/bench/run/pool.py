@@ -38,12 +38,12 @@ def run_pool(
     """
     cores = os.cpu_count() or 1
     count = min(workers or count_workers(), len(specs))
-    each = threads or max(1, cores // count)
+    num_threads = threads or max(1, cores // count)
     task = json.dumps(
         {
             "specs": [spec.to_dict() for spec in specs],
             "out": str(bench.out),
-            "threads": each,
+            "threads": num_threads,
             "limit": limit,
             "plugins": plugins.list_loaded(),
         }
@@ -55,7 +55,7 @@ def run_pool(
             left.discard(event["key"])
         tell(event)
 
-    pool = _Pool(task, each, hear)
+    pool = _Pool(task, num_threads, hear)
     try:
         for _ in range(count):
             pool.start()

@@ -57,14 +57,14 @@ def _distribute(
         num_gpus=min(1.0, room.get("GPU", 0) / at_once),
         max_retries=RETRIES,
     )(_make_run)
-    own = plugins.list_loaded()
+    plugin_files = plugins.list_loaded()
     waiting = list(specs)
     running: dict[Any, Spec] = {}
     while waiting or running:
         late = limit is not None and time.time() >= limit
         while waiting and len(running) < at_once and not late:
             spec = waiting.pop(0)
-            running[make.remote(spec.to_dict(), str(bench.out), threads, own)] = spec
+            running[make.remote(spec.to_dict(), str(bench.out), threads, plugin_files)] = spec
         if not running:
             return  # the time is up
         ended, _ = ray.wait(list(running), timeout=1.0)
@@ -84,13 +84,13 @@ def _distribute(
 
 
 def _make_run(
-    spec: dict[str, Any], out: str, threads: int, own: list[dict[str, Any]]
+    spec: dict[str, Any], out: str, threads: int, plugin_files: list[dict[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
     """Make a run in a process of Ray, which keeps libraries and data loaded."""
     import torch
 
     torch.set_num_threads(threads)
-    plugins.receive_plugins(own)
+    plugins.receive_plugins(plugin_files)
     events: list[dict[str, Any]] = []
     bench = Bench(Path(out))
 

@@ -78,7 +78,7 @@ def run_suite(
         check_current(other.plugins)
     _copy_suites(suite, Path(out), beside)
     limit = None if limit_minutes is None else time.time() + 60 * limit_minutes
-    made: list[Summary] = []
+    summaries: list[Summary] = []
 
     others = distinct(spec for other in beside for _, spec in other.specs)
     wanted = {spec.key: spec for spec in others}
@@ -90,7 +90,7 @@ def run_suite(
         # A sealed run stays sealed.
         specs = [spec if spec.sealed else spec.join(wanted.get(spec.key, spec)) for spec in asked]
         left = None if limit is None else max(0.0, (limit - time.time()) / 60)
-        made.append(
+        summaries.append(
             run_specs(
                 specs,
                 out,
@@ -103,15 +103,15 @@ def run_suite(
                 progress=_add_methods(progress, chosen),
             )
         )
-        return made[-1]
+        return summaries[-1]
 
     if suite.tune:
         try:
             chosen = tune_suite(chosen, out, lambda specs: make(specs).failed)
         except Unfinished:
-            if not made[-1].left:
+            if not summaries[-1].left:
                 raise  # not a matter of time
-            return made[-1]
+            return summaries[-1]
     return make([spec for _, spec in chosen.specs])
 
 
@@ -215,8 +215,8 @@ def _copy_suites(suite: Suite, out: Path, beside: Sequence[Suite] = ()) -> None:
     """Copy the suites and their files to the folder of runs, under a lock."""
     out.mkdir(parents=True, exist_ok=True)
     with hold_lock(out / ".suite.lock", wait=True):
-        for each in (*beside, suite):  # of suites with one name, the main one stays
-            each.copy_to(out)
+        for copied in (*beside, suite):  # of suites with one name, the main one stays
+            copied.copy_to(out)
         plugins.copy_plugins(suite.plugins, suite.folder, out)
         copy_files(suite.published, suite.folder, out)
         write_file(out / "suite.yaml", suite.text.encode())

@@ -117,9 +117,9 @@ def compute_epoch_seconds(store: Store) -> dict[tuple[str, ...], float]:
     times: dict[tuple[str, ...], list[float]] = {}
     for row in rows.itertuples():
         settings = json.loads(str(row.config))
-        each = float(str(row.value)) / int(settings["epochs"])
+        epoch_seconds = float(str(row.value)) / int(settings["epochs"])
         for group in _list_groups(settings):
-            times.setdefault(group, []).append(each)
+            times.setdefault(group, []).append(epoch_seconds)
     return {key: sum(values) / len(values) for key, values in times.items()}
 
 
@@ -130,13 +130,13 @@ def share_time(ends: Array, seconds: Array, machines: Sequence[str]) -> Array:
     """
     shares = seconds.copy()
     for name in set(machines):
-        here = [place for place, machine in enumerate(machines) if machine == name]
-        begin, end = ends[here] - seconds[here], ends[here]
+        on_machine = [place for place, machine in enumerate(machines) if machine == name]
+        begin, end = ends[on_machine] - seconds[on_machine], ends[on_machine]
         moments, where = np.unique(np.concatenate([begin, end]), return_inverse=True)
-        change = np.bincount(where, np.repeat([1.0, -1.0], len(here)), len(moments))
+        change = np.bincount(where, np.repeat([1.0, -1.0], len(on_machine)), len(moments))
         at_work = np.maximum(np.cumsum(change)[:-1], 1.0)
         share = np.concatenate([[0.0], np.cumsum(np.diff(moments) / at_work)])
-        shares[here] = share[where[len(here) :]] - share[where[: len(here)]]
+        shares[on_machine] = share[where[len(on_machine) :]] - share[where[: len(on_machine)]]
     return shares
 
 

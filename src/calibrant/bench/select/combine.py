@@ -146,7 +146,7 @@ def _match_seeds(candidates: list[Combination]) -> list[Combination]:
     for candidate in candidates:
         if not candidate.is_plainly_trained:  # with any calibrator
             seeds.setdefault(canonical_json(candidate.settings), set()).update(candidate.keys)
-    often = Counter(seed for each in seeds.values() for seed in each)
+    often = Counter(seed for method_seeds in seeds.values() for seed in method_seeds)
     shared = {seed for seed, times in often.items() if 2 * times > len(seeds)}
     return [
         candidate.of(shared) if candidate.is_plain and shared & candidate.keys.keys() else candidate

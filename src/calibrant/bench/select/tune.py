@@ -87,8 +87,8 @@ def _prune_losers(bench: Bench, searches: Iterable[_Search], final: Collection[s
     store = bench.store
     for search in searches:
         written = read_choice(search.path) or {"candidates": []}
-        tried = [each for step in written["candidates"] for each in step["candidates"]]
-        for key in dict.fromkeys(key for each in tried for key in each["keys"]):
+        tried = [candidate for step in written["candidates"] for candidate in step["candidates"]]
+        for key in dict.fromkeys(key for candidate in tried for key in candidate["keys"]):
             if key in final or ("run", "none") in store.done(key):
                 continue
             with hold_lock(bench.lock_path(key)) as ours:
@@ -129,10 +129,10 @@ class _Search:
         tried = [
             setting.put(self.config, value) for setting in self.left for value in setting.values
         ]
-        if own := sorted(
+        if registered := sorted(
             {source for config in (self.config, *tried) for source in list_sources(config)}
         ):
-            question["plugins"] = own  # with another source the question is another
+            question["plugins"] = registered  # with another source the question is another
         self.path = choice_path(out, f"{suite.name}-{self.method}", question)
         self.question = question
         written = read_choice(self.path)

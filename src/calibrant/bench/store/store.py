@@ -173,8 +173,8 @@ class Store:
             columns = ["key", "part", "calibrator", "metric", "written", "value"]
             for row in table.select(columns).filter(is_mark).to_pylist():
                 key, *place, written, value = row.values()
-                marks, here = by_key.setdefault(key, {}), (written, value)
-                marks[tuple(place)] = max(marks.get(tuple(place), here), here)
+                marks, mark = by_key.setdefault(key, {}), (written, value)
+                marks[tuple(place)] = max(marks.get(tuple(place), mark), mark)
             self._marks[path.name] = by_key
         return self._marks[path.name]
 
@@ -330,7 +330,7 @@ def _join_texts(tables: Sequence[Any], name: str) -> tuple[Any, Any]:
     names = sorted(set().union(*lists)) if lists else []
     number = {text: place for place, text in enumerate(names)}
     places = [np.empty(0, dtype=np.int32)]
-    for chunk, own in zip(chunks, lists, strict=True):
-        moved = np.array([number[text] for text in own], dtype=np.int32)
+    for chunk, chunk_texts in zip(chunks, lists, strict=True):
+        moved = np.array([number[text] for text in chunk_texts], dtype=np.int32)
         places.append(moved[chunk.indices.to_numpy(zero_copy_only=False)])
     return np.array(names, dtype=object), np.concatenate(places)

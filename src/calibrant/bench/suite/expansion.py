@@ -43,7 +43,9 @@ def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
     shared = {name: getattr(file, name) for name in OF_A_RUN if name in file.model_fields_set}
     grid = [values for name, values in file.grid.items() if name != "cases"]
     lists = (file.seeds, methods, file.grid.get("cases", file.cases) or (), file.logits or ())
-    count = math.prod(max(1, len(each)) for each in (*grid, *lists) if hasattr(each, "__len__"))
+    count = math.prod(
+        max(1, len(choices)) for choices in (*grid, *lists) if hasattr(choices, "__len__")
+    )
     if count > _MOST_RUNS:
         raise InputError(f"the suite has {count:,} runs; {_MOST_RUNS:,} are allowed")
     cases = list(_list_cases(file))
@@ -53,8 +55,8 @@ def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
             f"seeds {file.seeds}: give one seed"
         )
     for seed, case in itertools.product(file.seeds, cases):
-        for method, own in methods.items():
-            settings = {**shared, **file.defaults, **case, **own, "seed": seed}
+        for method, method_settings in methods.items():
+            settings = {**shared, **file.defaults, **case, **method_settings, "seed": seed}
             for rule in file.where:
                 if _holds(rule.condition, settings, method):
                     settings |= rule.change
@@ -69,7 +71,7 @@ def _list_methods(file: SuiteFile) -> dict[str, dict[str, Any]]:
         return {"logits": {}}
     if not file.methods:
         raise InputError("methods is missing: `methods: {cross_entropy: {}}` is the least")
-    return {str(name): own for name, own in file.methods.items()}
+    return {str(name): method_settings for name, method_settings in file.methods.items()}
 
 
 def _list_cases(file: SuiteFile) -> Iterator[dict[str, Any]]:
@@ -137,15 +139,17 @@ def _default_of(name: str) -> Any:
 
 
 def _make_spec(settings: dict[str, Any]) -> Spec:
-    given = dict(settings)
-    texts = canonical_json(given.pop("calibrators", []))
-    calibrators = _parse_calibrators(texts, str(given.get("data", _default_of("data"))), version())
-    after = tuple(_parse_after(entry) for entry in _as_list(given.pop("after", []), "after"))
+    remaining = dict(settings)
+    texts = canonical_json(remaining.pop("calibrators", []))
+    calibrators = _parse_calibrators(
+        texts, str(remaining.get("data", _default_of("data"))), version()
+    )
+    after = tuple(_parse_after(entry) for entry in _as_list(remaining.pop("after", []), "after"))
     for entry in after:
         _check_after(*entry, version())
-    keep = given.pop("keep", KEEPS[0])
-    logits = given.pop("logits", None)
-    config = store_settings(Config.of(given))
+    keep = remaining.pop("keep", KEEPS[0])
+    logits = remaining.pop("logits", None)
+    config = store_settings(Config.of(remaining))
     if logits is None:
         check_names(config)
     for name, options in after:
@@ -206,8 +210,8 @@ def _check_names(data: str, model: str, loss: str, recipe: str, options: str, kn
         raise no_such("model", model, models.available())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warning comes when it is trained
-        made = losses.get(loss, num_samples=2)
-    check_targets(recipes.get(recipe, **json.loads(options)), made)
+        loss_function = losses.get(loss, num_samples=2)
+    check_targets(recipes.get(recipe, **json.loads(options)), loss_function)
 
 
 def _check_data(name: str) -> None:

@@ -157,12 +157,12 @@ def edit_recipe(recipe: str, options: Mapping[str, Any], edit: Edit = _add_forme
         edit: How. Default: stored options as the recipe is to be made.
     """
     drop, add = edit(OF_RECIPES.get(recipe, ()), options)
-    own = {name: value for name, value in options.items() if name not in drop} | add
-    inner = own.get("recipe")
+    edited = {name: value for name, value in options.items() if name not in drop} | add
+    inner = edited.get("recipe")
     if inner not in OF_RECIPES:
-        return own
-    members = edit_recipe(inner, own.pop("recipe_options", None) or {}, edit)
-    return own | ({"recipe_options": members} if members else {})
+        return edited
+    members = edit_recipe(inner, edited.pop("recipe_options", None) or {}, edit)
+    return edited | ({"recipe_options": members} if members else {})
 
 
 def make_options(name: str, options: Mapping[str, Any]) -> Options:
@@ -204,9 +204,11 @@ def _edit_calibrator(text: str, edit: Edit) -> str:
 
 def store_measurement(name: str, options: Mapping[str, Any]) -> Options:
     """Turn the options of a measurement in a suite, calibrators in them too, into stored ones."""
-    own = dict(options)
+    stored = dict(options)
     for key in ("calibrators", "then"):
-        if isinstance(texts := own.get(key), Iterable) and not isinstance(texts, str):
-            own[key] = [store_calibrator(text) if isinstance(text, str) else text for text in texts]
-    drop, add = _add_current(OF_CALIBRATORS.get(name, ()), own)
-    return {key: value for key, value in own.items() if key not in drop} | add
+        if isinstance(texts := stored.get(key), Iterable) and not isinstance(texts, str):
+            stored[key] = [
+                store_calibrator(text) if isinstance(text, str) else text for text in texts
+            ]
+    drop, add = _add_current(OF_CALIBRATORS.get(name, ()), stored)
+    return {key: value for key, value in stored.items() if key not in drop} | add

@@ -26,8 +26,8 @@ def available(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"{folder}: there is no such folder")
     suites: dict[str, str] = {}
-    for each in search_path() if folder is None else [Path(folder)]:
-        for path in sorted(each.glob("*.yaml")):
+    for place in search_path() if folder is None else [Path(folder)]:
+        for path in sorted(place.glob("*.yaml")):
             about = read_yaml(decode_text(path.read_bytes(), path.name), path.name).get("about", "")
             suites.setdefault(path.stem, str(about))
     return suites

@@ -53,19 +53,22 @@ def copy_plugins(plugins: Iterable[Plugin], folder: Path, out: Path, index: str 
 
     A suite of the same folder finds its files there: a copy would hide later edits.
     """
-    here, files = (out / FOLDER).resolve(), [each for each in plugins if each.source is not None]
+    destination, files = (
+        (out / FOLDER).resolve(),
+        [plugin for plugin in plugins if plugin.source is not None],
+    )
     copies: dict[str, str] = {}
     for plugin in files:
-        if Path(plugin.path).resolve().parent == here:  # already a copy
+        if Path(plugin.path).resolve().parent == destination:  # already a copy
             copies[plugin.name] = Path(plugin.path).name
         elif folder.resolve() != out.resolve():
             stem = re.sub(r"[^\w-]", "_", Path(plugin.name).stem)
             copies[plugin.name] = f"{stem}-{plugin.digest[:12]}.py"
-            here.mkdir(parents=True, exist_ok=True)
-            write_file(here / copies[plugin.name], (plugin.source or "").encode())
-    if files and (copies or index != INDEX or (here / index).is_file()):
-        here.mkdir(parents=True, exist_ok=True)
-        write_file(here / index, json.dumps(copies, indent=1).encode())
+            destination.mkdir(parents=True, exist_ok=True)
+            write_file(destination / copies[plugin.name], (plugin.source or "").encode())
+    if files and (copies or index != INDEX or (destination / index).is_file()):
+        destination.mkdir(parents=True, exist_ok=True)
+        write_file(destination / index, json.dumps(copies, indent=1).encode())
 
 
 def index_name(suite: Path) -> str:

@@ -241,7 +241,7 @@ def check_tune(entry: Mapping[str, Any]) -> TuneEntry:
 def _explain(error: ValidationError, start: tuple[str, ...]) -> InputError:
     """Describe the first error: the key, its expected form, and the value."""
     errors = error.errors()
-    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
     place = (*start, *(part for part in first["loc"] if isinstance(part, str)))
     kind, value = first["type"], show(first["input"])
     if kind == "extra_forbidden":

@@ -101,8 +101,8 @@ class Spec:
                 raise InputError(
                     f"{name} is no setting of the machine: {', '.join(OF_THE_MACHINE)}"
                 )
-        given = {name: value for name, value in settings.items() if value is not None}
-        return replace(self, config=self.config.changed(**given)) if given else self
+        overrides = {name: value for name, value in settings.items() if value is not None}
+        return replace(self, config=self.config.changed(**overrides)) if overrides else self
 
     def join(self, other: Spec) -> Spec:
         """Return the run with the measurements of both; keys must be equal."""

@@ -33,9 +33,9 @@ def make_answer(suite: Suite, frame: pd.DataFrame, results: Results, error: str)
     if not results.done:
         return None
     metrics = list(dict.fromkeys(("accuracy", "nll", error)))
-    made = table(suite, frame, metrics, calibrators=None)
+    answer = table(suite, frame, metrics, calibrators=None)
     lead = "Before any calibrator, and after temperature scaling."
-    return Chapter(FIRST, lead if made.down == "method" else "After each calibrator.", made)
+    return Chapter(FIRST, lead if answer.down == "method" else "After each calibrator.", answer)
 
 
 def make_chapters(
@@ -55,21 +55,21 @@ def _list_chapters(suite: Suite, results: Results) -> list[tuple[str, str, dict[
     # Measurements that another suite asked for appear on the page of that suite.
     asked = {name for _, spec in suite.specs for name, _ in spec.after}
     parts = {str(part).partition(":")[0] for part in results.rows["part"].unique() if ":" in part}
-    made: list[tuple[str, str, dict[str, Any]]] = [
+    chapters: list[tuple[str, str, dict[str, Any]]] = [
         (FIRST, "Before any calibrator, and after temperature scaling.", {})
     ]
-    own = results.own_calibrators
-    if len(own) > 2 and len(suite.methods) > 1:
-        made.append(
+    after = results.own_calibrators
+    if len(after) > 2 and len(suite.methods) > 1:
+        chapters.append(
             (
                 "ECE after every calibrator",
                 "Each fitted on validation rows.",
-                {"metrics": "ece", "calibrators": own},
+                {"metrics": "ece", "calibrators": after},
             )
         )
     trained = _name_tables(suite, part="train", metric="ece")
     if trained and (results.rows["part"] == "train").any():
-        made.append(
+        chapters.append(
             (
                 "Training rows against test rows",
                 f"ECE before any calibrator, as in {trained}.",
@@ -77,7 +77,7 @@ def _list_chapters(suite: Suite, results: Results) -> list[tuple[str, str, dict[
             )
         )
     if "shift" in asked and "test" in parts:
-        made += [
+        chapters += [
             (
                 "Under corruptions",
                 "Means over every kind and severity; calibrators fitted on clean rows.",
@@ -89,16 +89,16 @@ def _list_chapters(suite: Suite, results: Results) -> list[tuple[str, str, dict[
                 {"metrics": "ece", "part": ["test", *SEVERITIES]},
             ),
         ]
-        if len(own) > 2:
-            made.append(
+        if len(after) > 2:
+            chapters.append(
                 (
                     "ECE under corruptions, after every calibrator",
                     "Means over every kind and severity; each fitted on clean validation rows.",
-                    {"metrics": "ece", "calibrators": own, "part": "test:*"},
+                    {"metrics": "ece", "calibrators": after, "part": "test:*"},
                 )
             )
     if "shift" in asked and "official" in parts:
-        made.append(
+        chapters.append(
             (
                 "Under official corruptions",
                 "Means over CIFAR-C's files; calibrators fitted on clean rows.",
@@ -106,14 +106,14 @@ def _list_chapters(suite: Suite, results: Results) -> list[tuple[str, str, dict[
             )
         )
     if "ood" in asked and "ood" in parts:
-        made.append(
+        chapters.append(
             (
                 "Rows of another data set",
                 "Told from the test rows by the largest probability.",
                 {"metrics": ["ood_auroc", "fpr95"], "part": "ood:*"},
             )
         )
-    return made
+    return chapters
 
 
 def _name_tables(suite: Suite, **fields: str) -> str:

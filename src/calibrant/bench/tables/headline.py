@@ -98,7 +98,7 @@ def _answer(results: Results, cell: Cell, metric: str) -> Headline | None:
     best_name, tied = statistics.best_and_tied(named, higher=False)
     if best_name is None:
         return None
-    best = next(each for each in candidates if name_candidate(*each) == best_name)
+    best = next(candidate for candidate in candidates if name_candidate(*candidate) == best_name)
     mean = statistics.mean_of(list(candidates[best].values()))
     what, percent = label(metric), unit(metric)
     error = "" if mean.error is None else f" ± {number(metric, mean.error)}"

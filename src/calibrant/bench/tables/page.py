@@ -90,9 +90,12 @@ def render_page(
         lstrip_blocks=True,
     )
     results = collect_results(suite, frame)
-    own = Path(__file__).with_name("assets") / "bench.css"
+    stylesheet = Path(__file__).with_name("assets") / "bench.css"
     style = "\n".join(
-        [*(read_asset(f"css/{name}.css") for name in STYLES), own.read_text(encoding="utf-8")]
+        [
+            *(read_asset(f"css/{name}.css") for name in STYLES),
+            stylesheet.read_text(encoding="utf-8"),
+        ]
     )
     early = read_asset("js/theme.js")
     policy = (

@@ -166,12 +166,12 @@ def scatter(
             by_method.setdefault(point.method, []).append(point)
         else:
             below.append(f"{point.method} ({number('accuracy', point.accuracy.mean)}%)")
-    for method, each in by_method.items():
+    for method, method_points in by_method.items():
         colour, front = colours.get(method, FAINT), method in colours
-        x = [scale * point.error.mean for point in each]
-        y = [100 * point.accuracy.mean for point in each]
+        x = [scale * point.error.mean for point in method_points]
+        y = [100 * point.accuracy.mean for point in method_points]
         axes.plot(x, y, color=colour, lw=0.8, alpha=0.6, zorder=2 + front)
-        for place, point in enumerate(each):
+        for place, point in enumerate(method_points):
             filled = point.calibrator == calibrators[0]
             axes.errorbar(
                 x[place],
@@ -185,7 +185,7 @@ def scatter(
                 elinewidth=0.8,
                 zorder=3 + front,
             )
-    shown = [point for each in by_method.values() for point in each]
+    shown = [point for method_points in by_method.values() for point in method_points]
     errors = [scale * point.error.mean for point in shown if point.error.mean > 0]
     if below:
         axes.set_ylim(bottom=floor - 0.04 * (axes.get_ylim()[1] - floor))
@@ -253,7 +253,7 @@ def _name_points(
             low = y + up * per_point - height / 2
             box = (left, low, left + width, low + height)
             boxes.append((_count_overlaps(box, taken, axes.bbox.extents), box))
-        _, box = min(boxes, key=lambda each: each[0])
+        _, box = min(boxes, key=lambda candidate: candidate[0])
         taken.append(box)
         axes.annotate(
             method,
@@ -303,7 +303,7 @@ def overlay(
     styles = {name: line_style(place) for place, name in enumerate(highlighted)}
     others = sum(diagram.method not in styles for diagram in diagrams)
     floor, named_others = 100.0, False
-    for diagram in sorted(diagrams, key=lambda each: _place_of(each.method, highlighted)):
+    for diagram in sorted(diagrams, key=lambda diagram: _place_of(diagram.method, highlighted)):
         kept = np.array(diagram.rows) >= FEWEST_ROWS
         x, y = 100 * np.array(diagram.confidences)[kept], 100 * np.array(diagram.accuracies)[kept]
         if not len(x):

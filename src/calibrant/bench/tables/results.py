@@ -190,9 +190,11 @@ class Results:
         for place in self.planned:  # in the order of the suite, not of the store
             if (runs := tally.get(place)) is None:
                 continue
-            most = max(len(each) for each in runs.values())
+            most = max(len(seed_values) for seed_values in runs.values())
             by_place[place] = {
-                seed: sum(each) / most for seed, each in sorted(runs.items()) if len(each) == most
+                seed: sum(seed_values) / most
+                for seed, seed_values in sorted(runs.items())
+                if len(seed_values) == most
             }
         return by_place
 
@@ -241,7 +243,7 @@ def _find_settings(suite: Suite) -> tuple[str, ...]:
     rest = [name for name in known if name not in (*USUAL, *FIRST, *OF_A_METHOD)]
     for name in (*FIRST, *rest):
         before = _count_distinct(runs, by)
-        if before == sum(len(each) for each in runs.values()):
+        if before == sum(len(method_runs) for method_runs in runs.values()):
             break
         if _count_distinct(runs, [*by, name]) > before:
             by.append(name)
@@ -251,8 +253,8 @@ def _find_settings(suite: Suite) -> tuple[str, ...]:
 def _count_distinct(runs: Mapping[str, list[Mapping[str, Any]]], by: list[str]) -> int:
     names = [*by, "seed"]
     return sum(
-        len({tuple(_make_hashable(config[name]) for name in names) for config in each})
-        for each in runs.values()
+        len({tuple(_make_hashable(config[name]) for name in names) for config in method_runs})
+        for method_runs in runs.values()
     )
 
 

@@ -38,8 +38,8 @@ class Series:
 
 def series_of(name: str, values: Mapping[float, Iterable[float]]) -> Series:
     """Make a line from values at places; places without values are left out."""
-    kept = {place: list(each) for place, each in sorted(values.items())}
-    return Series(name, {place: mean_of(each) for place, each in kept.items() if each})
+    kept = {place: list(numbers) for place, numbers in sorted(values.items())}
+    return Series(name, {place: mean_of(numbers) for place, numbers in kept.items() if numbers})
 
 
 def by_method(
@@ -138,7 +138,7 @@ def _by_part(
     by_cell: dict[Cell, list[Series]] = {}
     for (cell, method), by_place in lines.items():
         means = {
-            place: [math.fsum(each) / len(each) for each in seeds.values()]
+            place: [math.fsum(numbers) / len(numbers) for numbers in seeds.values()]
             for place, seeds in by_place.items()
         }
         by_cell.setdefault(cell, []).append(series_of(method, means))
@@ -215,9 +215,9 @@ def diagrams(results: Results, *, calibrator: str = "none") -> dict[Cell, list[D
             by_cell.setdefault(cell, []).append(
                 Diagram(
                     method,
-                    [each[0] for each in ordered],
-                    [each[1] / each[0] for each in ordered],
-                    [each[2] / each[0] for each in ordered],
+                    [cell_sums[0] for cell_sums in ordered],
+                    [cell_sums[1] / cell_sums[0] for cell_sums in ordered],
+                    [cell_sums[2] / cell_sums[0] for cell_sums in ordered],
                 )
             )
     return by_cell
@@ -235,7 +235,7 @@ def pairs(
             both = _both(left[cell, method], right[cell, method])
             if both is not None:
                 by_cell.setdefault(cell, []).append((method, calibrator, *both))
-    return {cell: sorted(each) for cell, each in by_cell.items()}
+    return {cell: sorted(both_means) for cell, both_means in by_cell.items()}
 
 
 def _both(left: Runs, right: Runs) -> tuple[float, float] | None:

@@ -198,19 +198,21 @@ def _by_calibrator(
     asked = [_ColumnRequest(metric, "none", part) for metric in metrics for part in parts]
     rows: dict[Cell, dict[str, list[Entry]]] = {}
     for place in asked:
-        own = dict.fromkeys(["none", *results.own_calibrators])
-        each = {name: place._replace(calibrator=name) for name in (*own, *after)}
-        values = {name: cell_place.values(results) for name, cell_place in each.items()}
+        own_calibrators = dict.fromkeys(["none", *results.own_calibrators])
+        places = {name: place._replace(calibrator=name) for name in (*own_calibrators, *after)}
+        values = {name: cell_place.values(results) for name, cell_place in places.items()}
         for cell in results.cells:
-            column = {name: values[name].get((cell, method), {}) for name in each}
-            planned = dict.fromkeys(each, results.planned.get((cell, method), 0))
+            column = {name: values[name].get((cell, method), {}) for name in places}
+            planned = dict.fromkeys(places, results.planned.get((cell, method), 0))
             marks = {
                 name: _find_published(results, cell, method, cell_place)
-                for name, cell_place in each.items()
+                for name, cell_place in places.items()
             }
-            compared = {name: column[name] for name in own}
+            compared = {name: column[name] for name in own_calibrators}
             entries = _make_entries(compared, planned, place.metric, "none", marks)
-            for name in each.keys() - own:  # of another suite: compared with the suite's own
+            for name in (
+                places.keys() - own_calibrators
+            ):  # of another suite: compared with the suite's own
                 extended = {**compared, name: column[name]}
                 entry = _make_entries(extended, planned, place.metric, "none", marks)[name]
                 entries[name] = replace(entry, best=False)
@@ -227,12 +229,12 @@ def _assemble(
     *,
     several: bool,
 ) -> tuple[tuple[Column, ...], tuple[Block, ...]]:
-    entries = [each for cell in rows.values() for each in cell.values()]
-    made = tuple(
+    entries = [entry for cell in rows.values() for entry in cell.values()]
+    shown = tuple(
         Column(
             column.metric,
             column.calibrator,
-            any(each[place].published is not None for each in entries),
+            any(entry[place].published is not None for entry in entries),
             column.source_part,
             several,
         )
@@ -248,7 +250,7 @@ def _assemble(
         )
         for cell, part in rows.items()
     )
-    return made, blocks
+    return shown, blocks
 
 
 def _label_row(results: Results, cell: Cell, name: str, down: str) -> str:
@@ -335,16 +337,16 @@ def _check_measured(results: Results, after: Iterable[str], parts: Iterable[str]
         if name not in measured:
             known = dict.fromkeys(map(shown_calibrator, results.calibrators))
             raise no_such("calibrator that was measured", without_source(name), known)
-    there = dict.fromkeys(str(name_there) for name_there in results.rows["part"].unique())
+    parts_measured = dict.fromkeys(str(name_there) for name_there in results.rows["part"].unique())
     asked = list(parts)
-    if not any(fnmatchcase(part_name, part) for part_name in there for part in asked):
+    if not any(fnmatchcase(part_name, part) for part_name in parts_measured for part in asked):
         kinds = dict.fromkeys(
-            name_there.partition("@")[0] for name_there in there if name_there != "run"
+            name_there.partition("@")[0] for name_there in parts_measured if name_there != "run"
         )
         raise no_such("part that was measured", ", ".join(asked), kinds)
 
 
-def _as_list(given: str | Iterable[str] | None, usual: Iterable[str]) -> list[str]:
-    if given is None:
+def _as_list(names: str | Iterable[str] | None, usual: Iterable[str]) -> list[str]:
+    if names is None:
         return list(usual)
-    return [given] if isinstance(given, str) else list(given)
+    return [names] if isinstance(names, str) else list(names)

@@ -46,9 +46,9 @@ def describe_rules(choices: Sequence[Line]) -> str:
 def format_markdown(choices: Sequence[Line]) -> list[str]:
     """Format the choices as lines of a Markdown table."""
     heads, rows = _make_rows(choices)
-    made = [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows]
+    body = [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows]
     ruler = f"|---|---|---|---|{'---:|' * (len(heads) - 4)}"
-    return [describe_rules(choices), "", f"| {' | '.join(heads)} |", ruler, *made, ""]
+    return [describe_rules(choices), "", f"| {' | '.join(heads)} |", ruler, *body, ""]
 
 
 def format_html(choices: Sequence[Line]) -> str:
