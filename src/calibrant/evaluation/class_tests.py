@@ -146,12 +146,12 @@ def _adjust(p_values: Floats) -> Floats:
 # small far in the tails, where a correction for 2K tests needs them.
 
 
-def _test_total(count: Floats, chance: Floats, seen: Floats) -> Floats:
+def _test_total(count: Floats, chance: Floats, events: Floats) -> Floats:
     """Return two-sided p-values of the numbers of events, (K,), with continuity correction.
 
     Only the tail on the side of what was seen can be below a half.
     """
-    excess = seen - (count * chance).sum(1)
+    excess = events - (count * chance).sum(1)
     side = np.where(excess[:, None] < 0, 1 - chance, chance)  # else count what did not happen
     tail = _upper_tail(count, side, np.ones_like(count), np.abs(excess) - 0.5, lattice=True)
     return np.minimum(1.0, 2 * tail)
@@ -394,8 +394,8 @@ def _add_correlation(variance: Floats, parts: Floats, centre: Floats, squares: F
     """
     residual, _, root, leaning = parts
     together = np.stack(((root**2).sum(0), ((leaning - centre * root) ** 2).sum(0)))
-    seen, possible = (residual**2).sum(0) - squares, together[0] - variance[0]
-    correlation = np.divide(seen, possible, out=np.zeros_like(seen), where=possible > 1e-12)
+    excess, possible = (residual**2).sum(0) - squares, together[0] - variance[0]
+    correlation = np.divide(excess, possible, out=np.zeros_like(excess), where=possible > 1e-12)
     share = np.clip(correlation, 0.0, 1.0)
     added: Floats = (1 - share) * variance + share * together
     return added

@@ -395,12 +395,12 @@ def gap_interval(
     events = int(event.sum())
     if 0 < events < len(event):
         common = 2 * events > len(event)
-        seen, said = (~event, 1 - chance) if common else (event, chance)
-        mean, _ = mean_influence(said, weights)
+        outcome, claimed = (~event, 1 - chance) if common else (event, chance)
+        mean, _ = mean_influence(claimed, weights)
         if mean > 0:
             ratio = influence_interval(
-                oe_ratio_value(said, seen, weights),
-                oe_ratio_influence(said, seen, weights),
+                oe_ratio_value(claimed, outcome, weights),
+                oe_ratio_influence(claimed, outcome, weights),
                 scale="log",
                 **how,
             )
@@ -547,12 +547,12 @@ def sign_flip_tests(
     parts = merge_clusters(np.asarray(contributions, dtype=np.float64), seed=seed)
     spread = np.sqrt((parts**2).sum(0))  # the same under every pattern of signs
     parts = parts / np.where(spread > 0, spread, 1.0)
-    seen = np.abs(parts.sum(0)) / np.asarray(inflation, dtype=np.float64)
-    larger, exceeded, total = np.ones_like(seen), np.ones_like(seen), 1
+    observed = np.abs(parts.sum(0)) / np.asarray(inflation, dtype=np.float64)
+    larger, exceeded, total = np.ones_like(observed), np.ones_like(observed), 1
     for block in _draw_signs(len(parts), draws, seed):
         drawn = np.abs(block @ parts)
-        larger += (drawn >= seen - 1e-12).sum(0)
-        exceeded += (drawn.max(1)[:, None] >= seen - 1e-12).sum(0)
+        larger += (drawn >= observed - 1e-12).sum(0)
+        exceeded += (drawn.max(1)[:, None] >= observed - 1e-12).sum(0)
         total += len(block)
     return larger / total, exceeded / total
 
@@ -773,11 +773,11 @@ def _comonotone_p_value(
         generator = np.random.default_rng(seed)
         keys = 2.0 * home + place
         reach, base = np.arange(rows.num_clusters), above[first[1:]]
-        seen = abs(total) * (1 - 1e-12)
+        observed = abs(total) * (1 - 1e-12)
         larger = 1
         for _ in range(draws):
             begin = np.searchsorted(keys, 2.0 * reach + generator.random(len(reach)), side="right")
-            larger += abs(float((above[begin] - base - mean).sum())) >= seen
+            larger += abs(float((above[begin] - base - mean).sum())) >= observed
         return larger / (draws + 1)
     before = np.where(np.arange(len(place)) == first[home], 0.0, np.roll(place, 1))
     value = above[:-1] - above[first[home + 1]] - mean[home]  # where u lies between the two
@@ -797,10 +797,10 @@ def find_inflation(
 ) -> float:
     """Return how much more sums vary if the probabilities are right than the events show; >= 1."""
     row_weights = None if weights is None else np.asarray(weights, dtype=np.float64)
-    expected, seen = (float(np.average(rows, weights=row_weights)) for rows in (chance, event))
+    expected, rate = (float(np.average(rows, weights=row_weights)) for rows in (chance, event))
     least = 1.0 / len(event)  # one row; no event at all shows no spread
-    seen = min(max(seen, least), 1 - least) if len(event) > 1 else 0.5
-    return float(np.sqrt(max(1.0, expected * (1 - expected) / (seen * (1 - seen)))))
+    rate = min(max(rate, least), 1 - least) if len(event) > 1 else 0.5
+    return float(np.sqrt(max(1.0, expected * (1 - expected) / (rate * (1 - rate)))))
 
 
 def _exchangeable_p_value(
@@ -815,9 +815,9 @@ def _exchangeable_p_value(
     spread = chance * (1 - chance)
     root, residual = np.sqrt(spread), event - chance
     squares = rows.weights**2
-    seen = float((rows.sum(residual) ** 2).sum() - (squares * residual**2).sum())
+    excess = float((rows.sum(residual) ** 2).sum() - (squares * residual**2).sum())
     possible = float((rows.sum(root) ** 2).sum() - (squares * spread).sum())
-    correlation = min(max(seen / possible, 0.0), 1.0) if possible > 1e-12 else 0.0
+    correlation = min(max(excess / possible, 0.0), 1.0) if possible > 1e-12 else 0.0
     factor = rows.weights * direction
     alone = float((factor**2 * spread).sum())
     together = float((rows.sum(direction * root) ** 2).sum())
@@ -1036,8 +1036,8 @@ def leave_out_weights(
     """
     rows = _read_rows(num_rows, weights, clusters)
     codes, units = rows.merge(most, seed)
-    kept = rows.weights * (codes != np.arange(units)[:, None])
-    return kept * (num_rows / kept.sum(1, keepdims=True))
+    left_weights = rows.weights * (codes != np.arange(units)[:, None])
+    return left_weights * (num_rows / left_weights.sum(1, keepdims=True))
 
 
 def jackknife_interval(

@@ -719,11 +719,11 @@ class _Side:
                 if units.plain:
                     interval = calibration_interval(measure, state, plan)
                 else:
-                    kept = shared[ranks.options()]
-                    assert isinstance(kept, RankState)
-                    held: Any = [shared[cell.options()] for cell in cells]
+                    rank_state = shared[ranks.options()]
+                    assert isinstance(rank_state, RankState)
+                    cell_states: Any = [shared[cell.options()] for cell in cells]
                     interval = unit_calibration_interval(
-                        measure, state, *read_rows(kept), plan, held, units
+                        measure, state, *read_rows(rank_state), plan, cell_states, units
                     )
                 if interval is not None and interval.estimate is not None:
                     best = self.corrected[name] = interval.estimate
@@ -798,22 +798,25 @@ class _Pair:
     def find_intervals(self, progress: bool) -> dict[str, Ends]:
         """Compute the interval and the p-value of every difference."""
         intervals: dict[str, Ends] = {}
-        left: dict[str, Measure] = {}
+        resampled: dict[str, Measure] = {}
         for name, measure in self.measures.items():
             ends = self._find_closed(name, measure)
             if ends is None and not self.units.plain and self._is_ranked(name, measure):
                 ends = self._leave_out(name, measure)
             if ends is None:
-                left[name] = measure
+                resampled[name] = measure
             else:
                 intervals[name] = ends
-        if not left:
+        if not resampled:
             return intervals
-        drawn = self._resample(left, progress)
+        drawn = self._resample(resampled, progress)
         spread = permutation_spread(
-            [(side.predictions, side.options) for side in self.sides], left, self.plan, self.units
+            [(side.predictions, side.options) for side in self.sides],
+            resampled,
+            self.plan,
+            self.units,
         )
-        for name, measure in left.items():
+        for name, measure in resampled.items():
             difference = self.difference(name)
             ends = self._read_resamples(measure, difference, drawn[name])
             if name in spread and np.isfinite(difference):
@@ -824,8 +827,8 @@ class _Pair:
         return intervals
 
     def _is_ranked(self, name: str, measure: Measure) -> bool:
-        kept = self.sides[0].row_states
-        return measure.kind == "selective" and measure.interval is None and name in kept
+        row_states = self.sides[0].row_states
+        return measure.kind == "selective" and measure.interval is None and name in row_states
 
     def _find_closed(self, name: str, measure: Measure) -> Ends | None:
         """Compute the interval from influences; None if the figure has none."""
@@ -886,10 +889,12 @@ class _Pair:
         total = (draws if fast else 0) + halves
         with progress_bar("resampling rows", total, shown=progress) as advance:
             for counts in self._draw(draws) if fast else ():
-                left, right = (resample_measures(measures, state, counts) for state in states)
+                values_a, values_b = (
+                    resample_measures(measures, state, counts) for state in states
+                )
                 with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is left out later
                     for name in fast:
-                        blocks[name].append(right[name] - left[name])
+                        blocks[name].append(values_b[name] - values_a[name])
                 advance(len(counts))
             if slow:
                 takes, number = self._list_takes()
@@ -996,31 +1001,31 @@ def _join_ids(
     a: Predictions, b: Predictions, join: str
 ) -> tuple[Predictions, Predictions, tuple[str, ...], NDArray[np.int64] | None]:
     """Return the rows that both sets have in the order of ``a``, and which of its rows they are."""
-    left, right = np.asarray(a.ids), np.asarray(b.ids)
-    if left.dtype.kind != right.dtype.kind:  # one file holds them as text, the other as numbers
-        left, right = left.astype(str), right.astype(str)
-    if left.shape == right.shape and bool((left == right).all()):
+    ids_a, ids_b = np.asarray(a.ids), np.asarray(b.ids)
+    if ids_a.dtype.kind != ids_b.dtype.kind:  # one file holds them as text, the other as numbers
+        ids_a, ids_b = ids_a.astype(str), ids_b.astype(str)
+    if ids_a.shape == ids_b.shape and bool((ids_a == ids_b).all()):
         return a, b, (), None
-    for ids, predictions in ((left, a), (right, b)):
+    for ids, predictions in ((ids_a, a), (ids_b, b)):
         unique, repeats = np.unique(ids, return_counts=True)
         if twice := unique[repeats > 1].tolist():
             raise InputError(
                 f"rows cannot be paired by their ids: {len(twice):,} ids of {predictions.name} "
                 f"occur more than once, first {first(twice)}"
             )
-    _, rows_a, rows_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+    _, rows_a, rows_b = np.intersect1d(ids_a, ids_b, assume_unique=True, return_indices=True)
     order = np.argsort(rows_a, kind="stable")
     rows_a, rows_b = rows_a[order], rows_b[order]
     counts = []
-    for ids, rows, holder, lacking in ((left, rows_a, a, b), (right, rows_b, b, a)):
+    for ids, rows, holder, lacking in ((ids_a, rows_a, a, b), (ids_b, rows_b, b, a)):
         if number := len(ids) - len(rows):
             missing = np.delete(ids, rows).tolist()
             text = f"{number:,} of {len(ids):,} rows of {holder.name} are not in {lacking.name}"
             counts.append(f"{text}, ids {first(missing)}")
     if counts and not len(rows_a):
         raise InputError(
-            f"no id of {a.name} ({first(left.tolist(), 2)}) is an id of {b.name} "
-            f"({first(right.tolist(), 2)}): these are not the same rows"
+            f"no id of {a.name} ({first(ids_a.tolist(), 2)}) is an id of {b.name} "
+            f"({first(ids_b.tolist(), 2)}): these are not the same rows"
         )
     if counts and join != "inner":
         raise InputError(
@@ -1053,8 +1058,8 @@ def _check_same_rows(a: Predictions, b: Predictions) -> None:
     pairs = [("labels", as_numpy(a.known_labels), as_numpy(b.known_labels))]
     if a.num_options is not None and b.num_options is not None:
         pairs.append(("numbers of options", a.num_options, b.num_options))
-    for what, left, right in pairs:
-        rows = np.flatnonzero((left != right).reshape(len(left), -1).any(1))
+    for what, of_a, of_b in pairs:
+        rows = np.flatnonzero((of_a != of_b).reshape(len(of_a), -1).any(1))
         if len(rows):
             hint = (
                 "" if a.ids is not None and b.ids is not None else "; ids in both would pair them"
@@ -1069,16 +1074,16 @@ def _share_units(a: Predictions, b: Predictions) -> tuple[Predictions, Predictio
     """Give both sets the weights and clusters that either has; raise if they differ."""
     shared: dict[str, Any] = {}
     for what in ("weights", "clusters"):
-        left, right = getattr(a, what), getattr(b, what)
-        shared[what] = right if left is None else left
-        if left is None or right is None:
+        of_a, of_b = getattr(a, what), getattr(b, what)
+        shared[what] = of_b if of_a is None else of_a
+        if of_a is None or of_b is None:
             continue
         if what == "weights":
-            same = np.allclose(left / left.mean(), right / right.mean(), rtol=1e-6)
+            same = np.allclose(of_a / of_a.mean(), of_b / of_b.mean(), rtol=1e-6)
         else:
-            left, right = encode_clusters(left), encode_clusters(right)
-            both = left * (int(right.max()) + 1) + right
-            same = len(np.unique(both)) == len(np.unique(left)) == len(np.unique(right))
+            of_a, of_b = encode_clusters(of_a), encode_clusters(of_b)
+            both = of_a * (int(of_b.max()) + 1) + of_b
+            same = len(np.unique(both)) == len(np.unique(of_a)) == len(np.unique(of_b))
         if not same:
             raise InputError(
                 f"both sets must hold the same rows: the {what} of {a.name} and {b.name} differ"

@@ -173,8 +173,8 @@ def _sum_clusters(
     first: Floats, p: Floats, excess: Floats, clusters: NDArray[np.int64], seed: int
 ) -> Floats:
     """Sum events − expected ones over the rows of each cluster in each cell, (G, C)."""
-    seen = np.bincount(clusters) > 0  # ignored rows may have left a number unused
-    codes, number = (np.cumsum(seen) - 1)[clusters], int(seen.sum())
+    used = np.bincount(clusters) > 0  # ignored rows may have left a number unused
+    codes, number = (np.cumsum(used) - 1)[clusters], int(used.sum())
     if number > MOST_CLUSTERS:
         # Every joint cluster gets as many clusters as any other, or one more.
         home = np.random.default_rng(seed).permutation(number) % MOST_CLUSTERS
@@ -346,8 +346,8 @@ def prepare_kernel(cells: Cells) -> KernelCurve:
 
     place = (np.arange(GRID) + 0.5) / GRID
     mass, gap = np.maximum(smooth(share), 0.0), smooth(residual)
-    seen = mass > 1e-9 / GRID
-    frequency = place - np.where(seen, gap / np.where(seen, mass, 1.0), 0.0)
+    has_mass = mass > 1e-9 / GRID
+    frequency = place - np.where(has_mass, gap / np.where(has_mass, mass, 1.0), 0.0)
     return KernelCurve(place, frequency, GRID * mass, width, float(np.abs(gap).sum()))
 
 
@@ -362,8 +362,8 @@ def find_seen(curve: KernelCurve, cells: Cells, scale: Scale) -> NDArray[np.bool
         scale: The scale it is drawn on.
     """
     reached = curve.density * curve.bandwidth * np.sqrt(2 * np.pi) * float(cells.rows.sum())
-    seen = reached >= min(10.0, 0.1 * float(reached.max()))
-    return seen & (curve.probability >= curve.bandwidth) if scale == "log" else seen
+    enough = reached >= min(10.0, 0.1 * float(reached.max()))
+    return enough & (curve.probability >= curve.bandwidth) if scale == "log" else enough
 
 
 def choose_scale(cells: Cells, scale: Scale | None = None) -> Scale:

@@ -195,7 +195,7 @@ def evaluate(
         raise InputError(f"resamples must be at least 100, found {resamples!r}")
     if prevalence is not None:
         stated = weight_to_shares(predictions, prevalence, 1 if pos_label is None else pos_label)
-        judged = evaluate(
+        evaluation = evaluate(
             stated.predictions,
             metrics=metrics,
             num_bins=num_bins,
@@ -210,7 +210,7 @@ def evaluate(
             pos_label=pos_label,
             tolerance=tolerance,
         )
-        return explain_shares(judged, stated)
+        return explain_shares(evaluation, stated)
     if predictions.task == "multilabel":
         if view == "top" or pos_label is not None:
             raise InputError("these are many labels, not classes: leave view and pos_label out")
@@ -390,8 +390,8 @@ def _evaluate_labels(
         verdict = add_labels(verdict, known, level=level)
         if predictions.clusters is None:  # the pooled rows' clusters are those of to_events
             by_row = describe_clusters(pooled.num_clusters or 0, "clusters")
-            kept = (text for text in verdict.sentences if text != by_row)
-            verdict = replace(verdict, sentences=(*kept, _LABELS_OF_A_ROW, INDEPENDENCE))
+            sentences = (text for text in verdict.sentences if text != by_row)
+            verdict = replace(verdict, sentences=(*sentences, _LABELS_OF_A_ROW, INDEPENDENCE))
     return replace(
         pooled,
         verdict=verdict,
@@ -555,12 +555,12 @@ def _find_doubts(predictions: Predictions) -> tuple[str, ...]:
     """
     if not predictions.is_logits:
         return ()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         some = next(iter(predictions.batches()))[0] if predictions.is_lazy else predictions.array
-        seen.clear()
+        caught.clear()
         warn_of_probabilities(some, stacklevel=2)
-    return (LIKE_PROBABILITIES,) if seen else ()
+    return (LIKE_PROBABILITIES,) if caught else ()
 
 
 _OF_LOG_ODDS = ("calibration_in_the_large", "calibration_slope", "calibration_intercept")
@@ -794,9 +794,9 @@ def make_event_verdict(
     )
     gap = Span(robust.value, robust.low, robust.high)
     widest = 0.0 if units.clusters is None else max(abs(gap.low), abs(gap.high))
-    expected, seen, number = float(probability.sum()), int(happened.sum()), len(probability)
+    expected, observed, number = float(probability.sum()), int(happened.sum()), len(probability)
     if 2 * expected > number:  # of the rarer outcome
-        expected, seen = number - expected, number - seen
+        expected, observed = number - expected, number - observed
     p_total, p_slope, p_local = run_event_tests(tables.ranks, probability, happened, units, plan)
     return conclude_events(
         event=event,
@@ -815,7 +815,7 @@ def make_event_verdict(
         level=plan.level,
         tolerance=tolerance,
         expected=expected,
-        observed=seen,
+        observed=observed,
         constant=float(np.ptp(probability)) <= 1e-9,
     ).with_sentences(*_describe_units(units, predictions))
 
@@ -829,7 +829,7 @@ def _find_place(
     row_weights = np.ones(len(probability)) if weights is None else weights
     home = find_mass_cells(probability, row_weights, 15)
     number = int(home.max()) + 1
-    mass, said, seen, spread = (
+    mass, claimed, events, spread = (
         np.bincount(home, part, number)
         for part in (
             row_weights,
@@ -839,15 +839,15 @@ def _find_place(
         )
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        score = np.nan_to_num(np.abs(seen - said) / np.sqrt(spread), posinf=0.0)
+        score = np.nan_to_num(np.abs(events - claimed) / np.sqrt(spread), posinf=0.0)
     worst = int(np.argmax(score))
     mine = home == worst
     return Place(
         float(probability[mine].min()),
         float(probability[mine].max()),
         int(mine.sum()),
-        float(said[worst] / mass[worst]),
-        float(seen[worst] / mass[worst]),
+        float(claimed[worst] / mass[worst]),
+        float(events[worst] / mass[worst]),
     )
 
 

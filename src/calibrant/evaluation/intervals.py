@@ -149,12 +149,12 @@ def figure_intervals(
     if units.plain and has_few(ranks):
         widen_for_few(intervals, ranks, plan)
     if others and predictions.num_rows > 1:
-        held = predictions.in_memory()
+        rows = predictions.in_memory()
         halves = half_samples(
             list(others.values()),
-            [lambda index: (held.array[index], held.known_labels[index])],
-            held.num_rows,
-            draws=min(200, limit_resamples(held.num_rows, plan.resamples)),
+            [lambda index: (rows.array[index], rows.known_labels[index])],
+            rows.num_rows,
+            draws=min(200, limit_resamples(rows.num_rows, plan.resamples)),
             seed=plan.seed,
             options=[dict(options)],
         )
@@ -299,8 +299,8 @@ def unit_intervals(
         lines = leave_out_weights(len(probability), seed=plan.seed, **how)
         drawn = [resample_measures(resampled, chosen, line[None]) for line in lines]
         for name in resampled:
-            left = np.array([float(values[name][0]) for values in drawn])
-            ends = jackknife_interval(values[name], left, level=plan.level)
+            left_out = np.array([float(values[name][0]) for values in drawn])
+            ends = jackknife_interval(values[name], left_out, level=plan.level)
             intervals[name] = Interval(ends.low, ends.high, None)
     return {
         name: interval if name == GAP else keep_possible(measures[name].name, interval)
@@ -751,17 +751,17 @@ def _unit_interval(
     units = Units(
         *(None if array is None else np.repeat(array, size)[counted] for array in (weights, codes))
     )
-    kept = shared[ranks.options()]
-    held: Any = [shared[cell.options()] for cell in cells]
-    assert isinstance(kept, RankState)
+    rank_state = shared[ranks.options()]
+    cell_states: Any = [shared[cell.options()] for cell in cells]
+    assert isinstance(rank_state, RankState)
     interval = unit_intervals(
         named,
         {measure.name: float(value)},
         {measure.name: [shared[state.options()] for state in states]},
         {name: shared[state.options()] for name, state in rows.items()},
-        kept,
+        rank_state,
         plan,
-        held,
+        cell_states,
         units,
     ).get(measure.name, Interval(-np.inf, np.inf, None))
     estimate = float(value) if interval.estimate is None else interval.estimate

@@ -224,8 +224,8 @@ def _gap(count: Floats, mean: Floats, rate: Floats, variance: Floats | None = No
     axis = 0 if count.ndim > 1 else None
     weight = count.sum(axis=axis, keepdims=True)
     excess = (count * (rest**2 - noise)).sum(axis=axis, keepdims=True) / np.maximum(weight, 1.0)
-    kept = np.maximum(excess, 0.0) / (np.maximum(excess, 0.0) + noise + 1e-300)
-    gap = np.where(full, smooth - mean + rest * kept, 0.0)
+    signal_share = np.maximum(excess, 0.0) / (np.maximum(excess, 0.0) + noise + 1e-300)
+    gap = np.where(full, smooth - mean + rest * signal_share, 0.0)
     if float(np.abs(gap).max()) < 1e-6:
         gap[full] = 1e-3
     return gap
@@ -354,7 +354,7 @@ class _Moments:
         return self.describe(chance)[1]
 
 
-def _fold(count: Floats, chance: Floats, said: Floats) -> tuple[Floats, Floats, Floats]:
+def _fold(count: Floats, chance: Floats, claimed: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the first three moments of |X − said|, X binomial.
 
     The mean is exact where the variance is at most 25, by E[X; X >= j] = n p P(X' >= j − 1), X'
@@ -363,7 +363,7 @@ def _fold(count: Floats, chance: Floats, said: Floats) -> tuple[Floats, Floats, 
     from scipy.special import betainc, erf
 
     variance = count * chance * (1 - chance)
-    off = count * chance - said
+    off = count * chance - claimed
     second = variance + off**2
     sd = np.sqrt(np.maximum(variance, 1e-300))
     bell = np.sqrt(2 / np.pi) * sd * np.exp(-0.5 * (off / sd) ** 2)
@@ -371,7 +371,7 @@ def _fold(count: Floats, chance: Floats, said: Floats) -> tuple[Floats, Floats, 
     mean = bell + off * lean
     third = (off**2 + 3 * variance) * off * lean + (off**2 + 2 * variance) * bell
     few = variance <= _LIMIT
-    n, p, m = count[few], chance[few], said[few]
+    n, p, m = count[few], chance[few], claimed[few]
     first = np.minimum(np.floor(m) + 1, n)  # above it, no outcome lies beyond m
     rest = n - first + 1
     tail = betainc(first, rest, p)

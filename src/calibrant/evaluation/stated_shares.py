@@ -82,13 +82,13 @@ def weight_to_shares(predictions: Predictions, prevalence: Shares, positive: int
         )
     weights = row_weights.copy()
     weights[counts] *= (shares / counted)[labels[counts]]
-    kept = weights[counts]
+    counted_weights = weights[counts]
     return Stated(
         replace(predictions, weights=weights),
         names,
         counted,
         shares,
-        float(kept.sum() ** 2 / (kept @ kept)),
+        float(counted_weights.sum() ** 2 / (counted_weights @ counted_weights)),
         predictions.weights is not None,
     )
 
@@ -120,7 +120,7 @@ def explain_shares(evaluation: Evaluation, stated: Stated) -> Evaluation:
     ]
     if verdict.state == OFF:
         sentences.append("calibrant.adapt adapts a calibrator to these shares.")
-    kept = [text for text in verdict.sentences if text != WEIGHTED or stated.had_weights]
+    unweighted = [text for text in verdict.sentences if text != WEIGHTED or stated.had_weights]
     return replace(
         evaluation,
         settings=settings,
@@ -128,6 +128,6 @@ def explain_shares(evaluation: Evaluation, stated: Stated) -> Evaluation:
             verdict,
             headline=f"With {parts[0] if len(shown) == 1 else 'the stated shares'}: "
             f"{verdict.headline}",
-            sentences=(*sentences, *kept),
+            sentences=(*sentences, *unweighted),
         ),
     )

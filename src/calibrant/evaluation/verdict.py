@@ -526,10 +526,10 @@ def _is_total_worse(mean: float, rate: float, slope: Span) -> bool:
 
     The ratio of the total is that of the events, or of the rows without, whichever is further off.
     """
-    said, seen = np.array([mean, 1 - mean]), np.array([rate, 1 - rate])
-    if (said * seen <= 0).any():
+    claimed, observed = np.array([mean, 1 - mean]), np.array([rate, 1 - rate])
+    if (claimed * observed <= 0).any():
         return True
-    total = np.abs(np.log(seen / said)).max()
+    total = np.abs(np.log(observed / claimed)).max()
     return bool(total >= abs(np.log(max(slope.value, 0.1))))
 
 
@@ -692,14 +692,14 @@ def add_labels(pooled: Verdict, labels: Sequence[tuple[str, Verdict]], *, level:
     p_value = min([pooled_p, *by_label]) if by_label else pooled_p
     # The pooled test alone is not the verdict: its sentence gives way to that of all tests.
     openings = ("Chance could explain", "Chance does not explain", "Chance hardly explains")
-    kept = [text for text in pooled.sentences if not text.startswith(openings)]
+    pooled_sentences = [text for text in pooled.sentences if not text.startswith(openings)]
     tests = (
         f"Pooled and label by label, corrected for the number of tests: {format_p_value(p_value)}."
     )
     return replace(
         pooled,
         headline=headline,
-        sentences=(*kept, *([tests] if p_value == p_value else []), sentence),
+        sentences=(*pooled_sentences, *([tests] if p_value == p_value else []), sentence),
         state=state,
         direction=pooled.direction if pooled_off else "neither",
         classes=classes,

@@ -320,11 +320,11 @@ def _test_by_signs(
     mine = column[home] >= 0
     place = codes[mine] * len(tested) + column[home[mine]]
     sums: Floats = np.bincount(place, residual[mine], count * len(tested)).astype(np.float64)
-    judged = [rows[code] for code in tested]
+    tested_rows = [rows[code] for code in tested]
     drawing: dict[str, Any] = {"draws": plan.resamples, "seed": plan.seed}
     inflation = [
         find_inflation(group_rows.confidence, ~group_rows.wrong, group_rows.units.weights)
-        for group_rows in judged
+        for group_rows in tested_rows
     ]
     flipped, largest = sign_flip_tests(
         sums.reshape(count, len(tested)), inflation=inflation, **drawing
@@ -333,12 +333,12 @@ def _test_by_signs(
         comonotone_p_value(group_rows.confidence, ~group_rows.wrong, **group_rows.how, **drawing)
         if factor > 1
         else 1.0
-        for group_rows, factor in zip(judged, inflation, strict=True)
+        for group_rows, factor in zip(tested_rows, inflation, strict=True)
     ]
     flipped, largest = np.minimum(flipped, alike), np.minimum(largest, np.array(holm(alike)))
     alone = [
         independent_total_test(group_rows.confidence, ~group_rows.wrong, group_rows.units.weights)
-        for group_rows in judged
+        for group_rows in tested_rows
     ]
     corrected = holm(alone)
     judged_groups = list(groups)

@@ -73,8 +73,8 @@ def _share_predicted(known: Codes, target: Codes, *, least: float = _OF_ALL) -> 
     rows have is predicted without looking, so each value must be predicted on its own; and a
     value of ``known`` seen once predicts nothing.
     """
-    seen = np.bincount(known)
-    again = seen[known] > 1
+    times = np.bincount(known)
+    again = times[known] > 1
     if again.sum() < max(_FEW_ROWS, len(known) / 2):
         return 0.0
     known, target = known[again], target[again]
@@ -82,7 +82,7 @@ def _share_predicted(known: Codes, target: Codes, *, least: float = _OF_ALL) -> 
     if (rows > 0).sum() < 2:
         return 0.0
     pairs, count = np.unique(known * len(rows) + target, return_counts=True)
-    usual = np.zeros(len(seen), dtype=np.int64)
+    usual = np.zeros(len(times), dtype=np.int64)
     order = np.argsort(count, kind="stable")  # the most frequent is written last
     usual[pairs[order] // len(rows)] = pairs[order] % len(rows)
     hit = usual[known] == target

@@ -15,7 +15,7 @@ _NORMAL = 2_500  # variance above which the normal limit with its skewness is as
 _REACH = 12  # standard deviations; the mass beyond is less than rounding error
 
 
-def error_count_tails(chance: Floats, seen: int) -> tuple[float, float]:
+def error_count_tails(chance: Floats, observed: int) -> tuple[float, float]:
     """Return P(W <= seen) and P(W >= seen) of W, the number of wrong rows (Poisson-binomial).
 
     The distribution is the inverse Fourier transform of Π_i (1 − q_i + q_i e^{it}) (Hong 2013,
@@ -25,13 +25,13 @@ def error_count_tails(chance: Floats, seen: int) -> tuple[float, float]:
 
     Args:
         chance: q, the chance of each row to be wrong.
-        seen: The number of wrong rows observed.
+        observed: The number of wrong rows observed.
     """
     mean, variance = float(chance.sum()), float((chance * (1 - chance)).sum())
     if variance > _NORMAL:
         skewness = float((chance * (1 - chance) * (1 - 2 * chance)).sum()) / variance**1.5
-        low = skewed_normal_tail((seen + 0.5 - mean) / variance**0.5, skewness)
-        return low, skewed_normal_tail(-(seen - 0.5 - mean) / variance**0.5, -skewness)
+        low = skewed_normal_tail((observed + 0.5 - mean) / variance**0.5, skewness)
+        return low, skewed_normal_tail(-(observed - 0.5 - mean) / variance**0.5, -skewness)
     reach = int(np.ceil(_REACH * variance**0.5)) + 30
     size = 2 * reach + 1
     turn = np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
@@ -43,7 +43,9 @@ def error_count_tails(chance: Floats, seen: int) -> tuple[float, float]:
     # Indices are numbers of rows modulo the size; centre them at the mean.
     number = round(mean) - reach + np.arange(size)
     mass = mass[number % size]
-    return min(1.0, float(mass[number <= seen].sum())), min(1.0, float(mass[number >= seen].sum()))
+    return min(1.0, float(mass[number <= observed].sum())), min(
+        1.0, float(mass[number >= observed].sum())
+    )
 
 
 def _group_chances(chance: Floats) -> tuple[Floats, Floats]:

@@ -156,13 +156,13 @@ class Additive:
         interval = self.interval(gap, {"gap": 1.0}, level)
         low, high = max(interval.low, -1.0), min(interval.high, 1.0)
         common = rate > 0.5
-        seen, said = (1 - rate, 1 - mean) if common else (rate, mean)
-        if 0 < rate < 1 and said > 0:
-            ratio = seen / said
+        frequency, claimed = (1 - rate, 1 - mean) if common else (rate, mean)
+        if 0 < rate < 1 and claimed > 0:
+            ratio = frequency / claimed
             sign = -1.0 if common else 1.0
-            parts = {"correct": sign / said, "confidence": -sign * ratio / said}
+            parts = {"correct": sign / claimed, "confidence": -sign * ratio / claimed}
             ends = self.interval(ratio, parts, level, "log")
-            signed = sign * said
+            signed = sign * claimed
             reach = [signed * (1 - end) for end in (ends.low, ends.high)]
             low, high = min(low, *reach), max(high, *reach)
         if few:

@@ -296,11 +296,11 @@ class Judge:
         assert self.groups is not None
         if len(self.groups) < 2:
             return None
-        left = [self._compute(measure, state) for state in self._left_out()]
-        if not np.isfinite(left).all():
+        left_out = [self._compute(measure, state) for state in self._left_out()]
+        if not np.isfinite(left_out).all():
             return None
         scale = SCALES.get(measure.name, "identity")
-        ends = jackknife_interval(value, np.array(left), level=self.plan.level, scale=scale)
+        ends = jackknife_interval(value, np.array(left_out), level=self.plan.level, scale=scale)
         return Interval(ends.low, ends.high, None)
 
     def _left_out(self) -> list[RankState]:
@@ -347,8 +347,8 @@ class Judge:
         np.cumsum(self.groups, axis=1, out=total[:, 1:])
         low, high = total[:, place], total[:, place + 1]
         joined = np.diff(low + share[:, None] * (high - low), axis=1)
-        rows, weight, said, seen, squares = np.moveaxis(joined, -1, 0)
-        return rows, weight * scale, (seen - said) * scale, squares.sum(0) * scale**2
+        rows, weight, claimed, events, squares = np.moveaxis(joined, -1, 0)
+        return rows, weight * scale, (events - claimed) * scale, squares.sum(0) * scale**2
 
     def noise(self, cells: torch.Tensor) -> CellNoise | None:
         """Return how cells vary where rows have weights or clusters; None if rows are plain."""
@@ -436,13 +436,13 @@ class Judge:
             return tallies
         scale = self.num_rows / self.additive.weight
         whole = self.groups.sum(0)
-        rows, weight, said, seen, squares = whole.T
+        rows, weight, claimed, events, squares = whole.T
         cells = Cells(
             rows,
             weight,
             squares,
-            said / weight,
-            np.clip(seen / weight, 0.0, 1.0),
+            claimed / weight,
+            np.clip(events / weight, 0.0, 1.0),
             None if self.additive.clusters is None else self.groups[..., 3] - self.groups[..., 2],
         )
         bins = tallies.bins * (self.num_rows / tallies.bins[:, 0].sum())
@@ -558,9 +558,9 @@ class Judge:
             tests = self._unit_tests()
         table = self.ranks.table
         expected = float(table.count.sum(1) @ table.score)
-        seen = self.num_right
+        observed = self.num_right
         if 2 * expected > self.num_rows:  # of the rarer outcome
-            expected, seen = self.num_rows - expected, self.num_rows - seen
+            expected, observed = self.num_rows - expected, self.num_rows - observed
         ratio = None
         if self.additive.mean("confidence") > 0:
             ratio = _make_span(self.additive.ratio(level, few=self.few_of_a_kind))
@@ -581,7 +581,7 @@ class Judge:
             level=level,
             tolerance=tolerance,
             expected=expected,
-            observed=seen,
+            observed=observed,
             constant=float(np.ptp(table.score)) <= 1e-9,
         )
 
@@ -602,12 +602,14 @@ class Judge:
         home = ((np.cumsum(mass) - 0.5 * mass) / mass.sum() * 15).astype(np.int64).clip(0, 14)
         rows = np.bincount(home, table.count.sum(1), 15)
         parts = (mass, mass * table.score, table.weight[:, 0])
-        weight, said, seen = (np.bincount(home, part, 15) for part in parts)
+        weight, claimed, events = (np.bincount(home, part, 15) for part in parts)
         # Σ w² is about Σ w times the mean weight.
         heavy = weight * (weight / np.maximum(rows, 1))
-        mean = np.divide(said, weight, out=np.zeros(15), where=weight > 0)
+        mean = np.divide(claimed, weight, out=np.zeros(15), where=weight > 0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            score = np.nan_to_num(abs(seen - said) / np.sqrt(heavy * mean * (1 - mean)), posinf=0.0)
+            score = np.nan_to_num(
+                abs(events - claimed) / np.sqrt(heavy * mean * (1 - mean)), posinf=0.0
+            )
         worst = int(np.argmax(score))
         mine = table.score[home == worst]
         return Place(
@@ -615,7 +617,7 @@ class Judge:
             float(mine.max()),
             round(float(rows[worst])),
             float(mean[worst]),
-            float(seen[worst] / weight[worst]),
+            float(events[worst] / weight[worst]),
         )
 
     def _describe_units(self) -> list[str]:
@@ -642,9 +644,9 @@ def _make_span(interval: Any) -> Span | None:
 def _table_of(cells: Floats) -> ScoreTable:
     """Make a table of scores from rows, Σ w, Σ w p and Σ w y of cells."""
     cells = cells[cells[:, 1] > 1e-9 * cells[:, 1].sum()]
-    rows, weight, said, seen, _ = cells.T
-    happened = np.clip(seen, 0.0, weight)
+    rows, weight, claimed, events, _ = cells.T
+    happened = np.clip(events, 0.0, weight)
     outcome = np.stack((happened, weight - happened), axis=1)
     count = outcome * (rows / weight)[:, None]
-    order = np.argsort(said / weight, kind="stable")
-    return ScoreTable((said / weight)[order], count[order], outcome[order], weighted=True)
+    order = np.argsort(claimed / weight, kind="stable")
+    return ScoreTable((claimed / weight)[order], count[order], outcome[order], weighted=True)

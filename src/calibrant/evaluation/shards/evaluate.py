@@ -149,9 +149,9 @@ def evaluate_shards(
     predictions = begin.predictions
     _check_plain_rows(predictions)
     positive = choose_positive(predictions, view, _find_positive(predictions, pos_label))
-    judged = None if positive is None else name_event(predictions, positive)
-    wanted = default_names(judged, predictions) if metrics is None else metrics
-    measures = choose_measures(wanted, num_bins, event=judged)
+    event_name = None if positive is None else name_event(predictions, positive)
+    wanted = default_names(event_name, predictions) if metrics is None else metrics
+    measures = choose_measures(wanted, num_bins, event=event_name)
     check_measures(measures)
     exact = shards.num_rows <= EXACT_ROWS
     if not exact and any(measure.name == "sweep_ece" for measure in measures.values()):
@@ -161,7 +161,9 @@ def evaluate_shards(
         )
     plan = Plan(confidence_level, resamples, seed) if intervals else None
     options = row_options(predictions, positive)
-    tables, empty = _make_sums(predictions, measures, num_bins, plan, options, judged, exact=exact)
+    tables, empty = _make_sums(
+        predictions, measures, num_bins, plan, options, event_name, exact=exact
+    )
     job = Job(reading, empty, describe(begin), options, seed)
     sums = run_pieces(job, shards.pieces, on=on, workers=workers, progress=progress)
     if sums.num_rows == 0:
@@ -177,7 +179,7 @@ def evaluate_shards(
             measures,
             plan=plan,
             num_bins=num_bins,
-            event=judged,
+            event=event_name,
             sample=_fill_sample(sums, measures, options),
         )
         odds = filled.get(ClassOddsState().options())
@@ -212,8 +214,8 @@ def evaluate_shards(
         verdict=verdict,
         warnings=_list_warnings(sums, like_probabilities=begin.like_probabilities),
         task=predictions.task,
-        view="top" if judged is None else "events",
-        event=judged,
+        view="top" if event_name is None else "events",
+        event=event_name,
         num_clusters=None if judge.additive.clusters is None else judge.additive.num_units,
         weighted=predictions.weights is not None,
     )

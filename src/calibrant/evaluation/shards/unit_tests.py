@@ -41,18 +41,18 @@ def run_plain_tests(table: ScoreTable, ranks: RankState, plan: Plan) -> EventTes
         plan: The number of resamples and their seed.
     """
     chance, number = table.score.clip(0.0, 1.0), table.count.sum(1)
-    seen = float(table.count[:, 0].sum())
+    observed = float(table.count[:, 0].sum())
     spread = number * chance * (1 - chance)
     mean, variance = float(number @ chance), float(spread.sum())
     if variance > _NORMAL or number.sum() > _SPREAD_OUT:
         third = float((spread * (1 - 2 * chance)).sum())
         skewness, root = third / max(variance, 1e-300) ** 1.5, max(variance, 1e-300) ** 0.5
         tails = (
-            skewed_normal_tail((seen + 0.5 - mean) / root, skewness),
-            skewed_normal_tail(-(seen - 0.5 - mean) / root, -skewness),
+            skewed_normal_tail((observed + 0.5 - mean) / root, skewness),
+            skewed_normal_tail(-(observed - 0.5 - mean) / root, -skewness),
         )
     else:
-        tails = error_count_tails(np.repeat(chance, number.astype(np.int64)), round(seen))
+        tails = error_count_tails(np.repeat(chance, number.astype(np.int64)), round(observed))
     slope = None
     if variance >= _FEWEST and float(np.ptp(chance)) > 1e-9:
         direction = slope_direction(chance, number)
@@ -82,16 +82,16 @@ def run_unit_tests(groups: Floats, plan: Plan, *, few: bool, clustered: bool) ->
     if few or len(groups) < 2:
         return EventTests(float("nan"), None, float("nan"))
     whole = groups.sum(0)
-    rows, weight, said, seen, squares = whole.T
-    chance = np.clip(said / weight, 0.0, 1.0)
+    rows, weight, claimed, events, squares = whole.T
+    chance = np.clip(claimed / weight, 0.0, 1.0)
     spread = chance * (1 - chance)
     scale = rows.sum() / weight.sum()  # weights have mean 1
     parts = scale * (groups[..., 3] - groups[..., 2])
     heavy = scale**2 * squares
     # Σ w³, as if the weights of a cell were Σ w² / Σ w.
     third = heavy * (scale * squares / weight)
-    expected = float(said.sum() / weight.sum())
-    happened = float(np.clip(seen.sum() / weight.sum(), 1 / rows.sum(), 1 - 1 / rows.sum()))
+    expected = float(claimed.sum() / weight.sum())
+    happened = float(np.clip(events.sum() / weight.sum(), 1 / rows.sum(), 1 - 1 / rows.sum()))
     inflation = max(1.0, expected * (1 - expected) / (happened * (1 - happened))) ** 0.5
 
     def bound_total() -> float:
@@ -100,9 +100,9 @@ def run_unit_tests(groups: Floats, plan: Plan, *, few: bool, clustered: bool) ->
         some = outcomes.reshape(-1) > 1e-12 * outcomes.sum()
         happened = np.broadcast_to(np.array([True, False]), outcomes.shape).reshape(-1)
         home = np.repeat(np.arange(len(groups)), outcomes[0].size)
-        said = np.broadcast_to(chance[:, None], outcomes.shape).reshape(-1)
+        claimed = np.broadcast_to(chance[:, None], outcomes.shape).reshape(-1)
         return comonotone_p_value(
-            said[some],
+            claimed[some],
             happened[some],
             outcomes.reshape(-1)[some],
             home[some],
