@@ -95,10 +95,10 @@ def _replace_scores(output: Any, change: Callable[[Tensor], Tensor], names: tupl
         if hasattr(output, "_fields"):
             return type(output)(change(output[0]), *output[1:])
         return type(output)((change(output[0]), *output[1:]))
-    held = f" with {first(map(repr, output), 12)}" if isinstance(output, Mapping) else ""
+    keys = f" with {first(map(repr, output), 12)}" if isinstance(output, Mapping) else ""
     named = " or ".join(names)
     raise InputError(
-        f"the model gave a {type(output).__name__}{held}; expected a tensor, or a tuple that "
+        f"the model gave a {type(output).__name__}{keys}; expected a tensor, or a tuple that "
         f"starts with one{f', or an object that has {named}' if named else ''}"
     )
 

@@ -112,16 +112,20 @@ class Calibrator(nn.Module):
             if target is not None or weights is not None or clusters is not None:
                 raise InputError("predictions bring their own labels, weights and clusters")
             self._check_task(logits)
-            held = logits.in_memory()
-            named = held.task == "events" and held.event is not None
-            self.class_names_ = (str(held.event),) if named else held.class_names
-            logits, target, ignore_index = held.array, held.known_labels, held.ignore_index
-            weights, clusters, absent = (
-                held.weights,
-                held.cluster_codes,
-                held.num_options is not None,
+            predictions = logits.in_memory()
+            named = predictions.task == "events" and predictions.event is not None
+            self.class_names_ = (str(predictions.event),) if named else predictions.class_names
+            logits, target, ignore_index = (
+                predictions.array,
+                predictions.known_labels,
+                predictions.ignore_index,
             )
-            task = "events" if held.task == "events" else task
+            weights, clusters, absent = (
+                predictions.weights,
+                predictions.cluster_codes,
+                predictions.num_options is not None,
+            )
+            task = "events" if predictions.task == "events" else task
         if target is None:
             raise InputError("fit needs labels beside the scores, or Predictions")
         logits, target = as_array(logits), as_array(target)

@@ -237,9 +237,9 @@ def read_tensors(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with safe_open(file, framework="pt") as opened:
         metadata = opened.metadata() or {}
         if _KEY not in metadata:
-            held = first(repr(key) for key in sorted(opened.keys()))
+            names = first(repr(key) for key in sorted(opened.keys()))
             raise InputError(
-                f"not a calibrator written by calibrant: it holds tensors {held or '(none)'} and "
+                f"not a calibrator written by calibrant: it holds tensors {names or '(none)'} and "
                 "names no method; read predictions with Predictions.read"
             )
         tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118

@@ -61,11 +61,11 @@ class FittedRows(NamedTuple):
         return {"rows": self.num_rows, "digest": self.digest, "sample": list(self.sample)}
 
     @classmethod
-    def from_dict(cls, held: Any) -> FittedRows | None:
+    def from_dict(cls, content: Any) -> FittedRows | None:
         """Return what `to_dict` gave; None if it cannot be that, as in older files."""
-        if not isinstance(held, dict) or held.keys() != {"rows", "digest", "sample"}:
+        if not isinstance(content, dict) or content.keys() != {"rows", "digest", "sample"}:
             return None
-        rows, digest, sample = held["rows"], held["digest"], held["sample"]
+        rows, digest, sample = content["rows"], content["digest"], content["sample"]
         if type(rows) is not int or not isinstance(digest, str) or not isinstance(sample, list):
             return None
         if not all(type(digest) is int and 0 <= digest < 2**64 for digest in sample):

@@ -41,31 +41,31 @@ def apply(calibrator: Calibrator, predictions: Predictions) -> Predictions:
             f"this {calibrator.name} calibrator was fitted on {wanted}, found {kind}; give it the "
             "same kind of scores"
         )
-    held = predictions.in_memory()
-    _check_same_task(calibrator, held)
+    rows = predictions.in_memory()
+    _check_same_task(calibrator, rows)
     return replace(
-        held,
-        scores=calibrator.calibrate(held.array),
+        rows,
+        scores=calibrator.calibrate(rows.array),
         is_logits=True,
-        name=f"{held.name} after {calibrator.name}",
+        name=f"{rows.name} after {calibrator.name}",
     )
 
 
-def _check_same_task(calibrator: Calibrator, held: Predictions) -> None:
+def _check_same_task(calibrator: Calibrator, predictions: Predictions) -> None:
     """Raise an error unless the calibrator was fitted on predictions like these."""
     fitted = "events" if calibrator.for_events_ else f"{int(calibrator.num_classes_)} classes"
     if calibrator.takes_labels:
         fitted = f"{int(calibrator.num_classes_)} labels"
     start = f"this {calibrator.name} calibrator was fitted on {fitted}, found"
-    if (held.task == "multilabel") != calibrator.takes_labels:
-        raise InputError(f"{start} task {held.task!r}: fit it on predictions like these")
-    if held.task == "events" and not calibrator.for_events_:
+    if (predictions.task == "multilabel") != calibrator.takes_labels:
+        raise InputError(f"{start} task {predictions.task!r}: fit it on predictions like these")
+    if predictions.task == "events" and not calibrator.for_events_:
         raise InputError(f"{start} events: fit it on events (Predictions.from_events)")
     width = 2 if calibrator.for_events_ else int(calibrator.num_classes_)
-    if width != held.num_classes or (calibrator.for_events_ and held.is_dense):
-        shape = " of dense predictions" if held.is_dense else ""
-        raise InputError(f"{start} {held.num_classes}{shape}")
-    if held.num_options is not None and not calibrator.takes_options:
+    if width != predictions.num_classes or (calibrator.for_events_ and predictions.is_dense):
+        shape = " of dense predictions" if predictions.is_dense else ""
+        raise InputError(f"{start} {predictions.num_classes}{shape}")
+    if predictions.num_options is not None and not calibrator.takes_options:
         raise InputError(
             f"{calibrator.name} does not take questions with different numbers of options; use "
             "temperature or ensemble_temperature"

@@ -74,30 +74,30 @@ def read_features(
     """
     file = check_file(path, ENDINGS)
     with explain_read_errors(file):
-        held = _open(file)
+        members = _open(file)
         known = (KEY, "labels", *OPTIONAL_KEYS)
-        if KEY not in held:
-            keys = first((repr(name) for name in sorted(held)), 12) or "nothing"
+        if KEY not in members:
+            keys = first((repr(name) for name in sorted(members)), 12) or "nothing"
             raise InputError(
                 f"no features: expected 'features', the (N, D) inputs of the network's last layer, "
                 f"and 'labels'; found {keys}"
             )
-        unknown = sorted(held.keys() - set(known))
+        unknown = sorted(members.keys() - set(known))
         if unknown:
             raise InputError(f"unknown keys {first(map(repr, unknown))}: rename or drop them")
-        if labels is not None and held.get("labels") is not None:
+        if labels is not None and members.get("labels") is not None:
             raise InputError("the file holds labels and labels= gives others: leave one out")
-        target = held.get("labels") if labels is None else read_labels(labels)
+        target = members.get("labels") if labels is None else read_labels(labels)
         if target is None:
             raise InputError("no labels found: put them in the file under 'labels'")
-        names, marked = held.get("class_names"), held.get("ignore_index")
+        names, marked = members.get("class_names"), members.get("ignore_index")
         if ignore_index is None and marked is not None:
             ignore_index = int(marked)
         return Features(
-            held[KEY],
+            members[KEY],
             target,
             None if names is None else as_class_names(list(names), len(names)),
-            held.get("ids"),
+            members.get("ids"),
             ignore_index,
             file.stem,
         )
@@ -143,8 +143,8 @@ def feature_rows(
 
 def count_classes(*labels: Tensor, num_classes: int | None, named: int | None = None) -> int:
     """Return K: as given, or one for each class name, or as many as the largest label needs."""
-    seen = 1 + max(int(part.max()) for part in labels)
-    wanted = num_classes or named or seen
+    needed = 1 + max(int(part.max()) for part in labels)
+    wanted = num_classes or named or needed
     for part in labels:
         check_labels(part, wanted, None)
     if wanted < 2:
@@ -164,5 +164,5 @@ def _open(file: Path, *, only_names: bool = False) -> dict[str, Any]:
     with safe_open(file, framework="pt") as opened:
         names = list(opened.keys())
         notes = {} if only_names else parse_notes((opened.metadata() or {}).get("calibrant"))
-        held = {key: None if only_names else opened.get_tensor(key) for key in names}
-    return {**notes, **held}
+        tensors = {key: None if only_names else opened.get_tensor(key) for key in names}
+    return {**notes, **tensors}

@@ -229,8 +229,8 @@ class MacCalHead(FeatureHead):
         parts: list[np.ndarray[Any, np.dtype[np.int64]]] = list(
             split_rows(len(labels), self.validation_fraction, seed=self.seed, strata=strata)
         )
-        held, kept = (torch.from_numpy(part).to(labels.device) for part in parts)
-        return rows[kept], labels[kept], (rows[held], labels[held])
+        validation, training = (torch.from_numpy(part).to(labels.device) for part in parts)
+        return rows[training], labels[training], (rows[validation], labels[validation])
 
     def _take(self, trained: TrainedHead) -> None:
         *hidden, last = trained.layers
@@ -352,8 +352,8 @@ def train_head(
     rungs = {max(1, round(share * how.epochs)) for share in _RUNGS} if race else set()
     for epoch in range(1, how.epochs + 1):
         # Runs that share a head have had the same sparsity, so any of them knows it.
-        at = [alive[head_of.index(head)].sparsity[-1] for head in range(heads.count)]
-        heads.train_epoch(features, target, at, generator)
+        sparsities = [alive[head_of.index(head)].sparsity[-1] for head in range(heads.count)]
+        heads.train_epoch(features, target, sparsities, generator)
         measured = heads.measure(features, target).tolist()
         _check_finite(measured, epoch)
         eta = eta_at(epoch, how.epochs, how.schedule)
@@ -474,7 +474,7 @@ def _better_half(
     runs: list[GammaRun], head_of: list[int], rows: int
 ) -> tuple[list[GammaRun], list[int]]:
     better = _order_runs(runs, rows)[: max(1, len(runs) // 2)]
-    places = [i for i, run in enumerate(runs) if any(run is kept for kept in better)]
+    places = [i for i, run in enumerate(runs) if any(run is candidate for candidate in better)]
     return [runs[i] for i in places], [head_of[i] for i in places]
 
 

@@ -302,16 +302,16 @@ class MaskedHeads:
     def measure(self, features: Tensor, target: Tensor) -> Tensor:
         """Return (G,2) mean confidence and accuracy of every head, with inference weights."""
         total = torch.zeros(self.count, 2, dtype=torch.float64, device=features.device)
-        kept = torch.tensor(self._kept, dtype=self.values.dtype, device=features.device)
+        mask = torch.tensor(self._kept, dtype=self.values.dtype, device=features.device)
         weights = self.parts(self.values)
-        first = (weights[0] * (kept / self._scale).view(1, -1, 1)).flatten(1)
+        first = (weights[0] * (mask / self._scale).view(1, -1, 1)).flatten(1)
         for rows in row_slices((len(target), first.shape[1]), _BLOCK):
             out = torch.addmm(weights[1].view(-1), features[rows].to(first.dtype), first)
             logits = out.view(len(out), self.count, -1)
             if len(weights) > 2:
                 hidden = logits.relu_().transpose(0, 1)
                 logits = torch.baddbmm(
-                    weights[3].unsqueeze(1), hidden, weights[2] * kept.view(-1, 1, 1)
+                    weights[3].unsqueeze(1), hidden, weights[2] * mask.view(-1, 1, 1)
                 ).transpose(0, 1)
             top, predicted = logits.max(dim=2)
             confidence = (top - logits.logsumexp(2)).exp_()
@@ -327,10 +327,10 @@ class MaskedHeads:
         printed reading W itself.
         """
         weights = self.parts(self.values)
-        kept = self._kept[head]
-        layers = [(weights[0][:, head] * (kept / self._scale), weights[1][head].clone())]
+        mask = self._kept[head]
+        layers = [(weights[0][:, head] * (mask / self._scale), weights[1][head].clone())]
         if len(weights) > 2:
-            layers.append((weights[2][head] * kept, weights[3][head].clone()))
+            layers.append((weights[2][head] * mask, weights[3][head].clone()))
         return tuple(layers)
 
     def parts(self, flat: Tensor) -> list[Tensor]:

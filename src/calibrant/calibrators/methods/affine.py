@@ -268,25 +268,25 @@ def fit_affine(
     blocks = to_blocks(features / size, target, weights)
     curvature = RidgeProblem(blocks, scale).curvature(like.to(features.dtype)).diagonal
     strengths = ridge.weights(like.double())
-    held = torch.isinf(strengths)
-    strengths = strengths.masked_fill(held, 0.0)
+    fixed = torch.isinf(strengths)
+    strengths = strengths.masked_fill(fixed, 0.0)
     # In units in which the second derivatives of the likelihood are 1; held ones have none.
     units = (rows / (curvature.double() + strengths).clamp_min(1e-6 * rows)).sqrt()
-    units = units.masked_fill(held, 0.0)
-    if bool(held.all()):
+    units = units.masked_fill(fixed, 0.0)
+    if bool(fixed.all()):
         return scale, like
 
-    def coefficients(at: Tensor) -> Tensor:
-        return at.view(shape) * units
+    def coefficients(parameters: Tensor) -> Tensor:
+        return parameters.view(shape) * units
 
-    def map(f: Tensor, at: Tensor) -> Tensor:
-        c, x = coefficients(at), f / size
+    def map(f: Tensor, parameters: Tensor) -> Tensor:
+        c, x = coefficients(parameters), f / size
         if is_diagonal(c):
             return torch.addcmul(c[1], x, c[0] + scale)
         return torch.addmm(torch.addcmul(c[-1], x, torch.full_like(c[-1], scale)), x, c[:-1])
 
-    def penalty(at: Tensor) -> Tensor:
-        return 0.5 * (strengths * coefficients(at).square()).sum() / rows
+    def penalty(parameters: Tensor) -> Tensor:
+        return 0.5 * (strengths * coefficients(parameters).square()).sum() / rows
 
     problem = Problem(map, features, target, like.numel(), penalty, weights)
     bounds = [(-math.inf, math.inf)] * problem.size
@@ -307,4 +307,8 @@ def search_temperature(
         out = x * fitted[0] + fitted[1] if is_diagonal(affine) else x @ fitted[:-1] + fitted[-1]
         parts.append(out)
     mapped = torch.cat(parts)
-    return math.exp(search_grid(lambda at: objective.value(mapped / math.exp(at), target)))
+    return math.exp(
+        search_grid(
+            lambda log_temperature: objective.value(mapped / math.exp(log_temperature), target)
+        )
+    )

@@ -111,16 +111,16 @@ def fit_by_label(
         least: The fewest rows of either kind that a label of its own fit has. Default: 20 (ours:
             about ten for each of a slope and an intercept).
     """
-    held = predictions.in_memory()
-    calibrator = ByLabel(from_logits=held.is_logits)
-    scores, labels = to_tensor(held.array), to_tensor(held.known_labels)
+    rows = predictions.in_memory()
+    calibrator = ByLabel(from_logits=rows.is_logits)
+    scores, labels = to_tensor(rows.array), to_tensor(rows.known_labels)
     logits = calibrator._to_scores(scores)
-    held = replace(held, scores=logits, labels=labels, is_logits=True)
+    rows = replace(rows, scores=logits, labels=labels, is_logits=True)
     fewest = torch.minimum((labels == 1).sum(0), (labels == 0).sum(0)).tolist()
     few = [count < (1 if pool is False else least) if not pool else True for count in fewest]
     parts: list[Calibrator] = []
     if any(few):
-        parts.append(fit(held.to_events()))
+        parts.append(fit(rows.to_events()))
         if not all(few):
             warnings.warn(
                 f"{sum(few)} of {len(few)} labels have fewer than {1 if pool is False else least} "
@@ -132,13 +132,13 @@ def fit_by_label(
     for k, shared in enumerate(few):
         owners.append(0 if shared else len(parts))
         if not shared:
-            parts.append(fit(held.to_events(k)))
+            parts.append(fit(rows.to_events(k)))
     members = [{"method": part.name, **_without(part.options(), "from_logits")} for part in parts]
     calibrator = ByLabel(members=members, owners=owners, from_logits=predictions.is_logits)
     calibrator.parts = nn.ModuleList(parts)
     calibrator.num_classes_ = torch.tensor(len(few), device=scores.device)
-    calibrator.class_names_ = held.class_names
-    calibrator.summary_ = _summarise(calibrator, logits, labels, held.weights, few)
+    calibrator.class_names_ = rows.class_names
+    calibrator.summary_ = _summarise(calibrator, logits, labels, rows.weights, few)
     return calibrator
 
 

@@ -67,12 +67,12 @@ class ClassTemperature(ObjectiveCalibrator):
         shared = math.log(best_temperature(logits, target, smooth, weights))
         classes = logits.shape[1]
 
-        def penalty(at: Tensor) -> Tensor:
+        def penalty(logs: Tensor) -> Tensor:
             assert self.spread is not None
-            return (at - shared).square().sum() * classes / (2 * self.spread**2 * len(target))
+            return (logs - shared).square().sum() * classes / (2 * self.spread**2 * len(target))
 
-        def map(z: Tensor, at: Tensor) -> Tensor:
-            return z * (-at).exp()
+        def map(z: Tensor, logs: Tensor) -> Tensor:
+            return z * (-logs).exp()
 
         smooth.prepare(Problem(map, logits, target, classes))
         extra = penalty if self.spread else None
@@ -87,7 +87,9 @@ class ClassTemperature(ObjectiveCalibrator):
         temperatures = torch.from_numpy(fitted).to(logits.device).exp()
         if searched:
             scaled = logits / temperatures.to(logits.dtype)
-            best = search_grid(lambda at: objective.value(scaled / math.exp(at), target))
+            best = search_grid(
+                lambda log_factor: objective.value(scaled / math.exp(log_factor), target)
+            )
             temperatures = temperatures * math.exp(best)
         self.facts_ = smooth.facts()
         self.temperatures_ = temperatures

@@ -90,9 +90,9 @@ class EnsembleTemperature(ObjectiveCalibrator):
             best = _search_weights(logits, target, objective, first)
         else:
             best = _fit_weights(logits, target, objective, first, weights, joint=self.joint)
-        at = torch.from_numpy(best)
-        self.temperature_ = at[0].exp().to(logits.device)
-        self.weights_ = weights_of(at[1:]).to(logits.device)
+        point = torch.from_numpy(best)
+        self.temperature_ = point[0].exp().to(logits.device)
+        self.weights_ = weights_of(point[1:]).to(logits.device)
 
     def _map(self, logits: Tensor) -> Tensor:
         temperature = self.temperature_.to(logits.dtype)
@@ -153,7 +153,7 @@ def _problem_maker(
     """Return a maker of problems in ln T and the arguments of a function that gives shares."""
     if objective.name == "label_smoothing":  # needs the mixture of every class
         return lambda shares: Problem(
-            lambda z, at: mix(z, at[0].exp(), weights_of(shares(at[1:]))),
+            lambda z, point: mix(z, point[0].exp(), weights_of(shares(point[1:]))),
             logits,
             target,
             3,
@@ -168,9 +168,9 @@ def _problem_maker(
         flat = size.log()
 
     def make(shares: Callable[[Tensor], Tensor]) -> Problem:
-        def rows(at: Tensor) -> Rows:
+        def rows(point: Tensor) -> Rows:
             # The mixture rises with the logit, so its largest part is that of the largest logit.
-            sharp, weights = partition.rows(-at[:1]), weights_of(shares(at[1:]))
+            sharp, weights = partition.rows(-point[:1]), weights_of(shares(point[1:]))
             logs = weights.log()
             true = torch.logaddexp(logs[0] + sharp.log_true, logs[1] + untouched.log_true)
             best = weights[0] * sharp.confidence + weights[1] * untouched.confidence
@@ -188,12 +188,12 @@ def _alone_is_best(problem: Problem, objective: Objective, first: float) -> bool
     """Return whether neither other part lowers the loss at first: T alone is an optimum."""
     if objective.name == "sb_ece":  # many optima: this one need not be the least
         return False
-    at = np.array([first, LEAST, LEAST])
+    corner = np.array([first, LEAST, LEAST])
     if objective.kind == "smooth":
-        slope = problem.gradient(at, objective.loss)[1]
+        slope = problem.gradient(corner, objective.loss)[1]
     else:
-        weights = objective.row_weights(problem.rows(at))
-        slope = problem.weighted(at, weights / weights.sum().clamp_min(1e-300))[1]
+        weights = objective.row_weights(problem.rows(corner))
+        slope = problem.weighted(corner, weights / weights.sum().clamp_min(1e-300))[1]
     return bool((slope[1:] >= 0).all())
 
 
@@ -203,8 +203,8 @@ def _search_weights(logits: Tensor, target: Tensor, objective: Objective, first:
     exact = logits.double()  # in float32 a nearly uniform mixture ties classes
 
     def value(plain: float, uniform: float) -> float:
-        at = torch.tensor([first, plain, uniform], dtype=torch.float64).to(logits.device)
-        return objective.value(mix(exact, at[0].exp(), weights_of(at[1:])), target)
+        point = torch.tensor([first, plain, uniform], dtype=torch.float64).to(logits.device)
+        return objective.value(mix(exact, point[0].exp(), weights_of(point[1:])), target)
 
     centre, reach = (0.5, 0.5), 0.5
     best, least = (LEAST, LEAST), value(LEAST, LEAST)

@@ -187,8 +187,10 @@ class Levels(Calibrator):
         levels = self.odds_.to(scaled)
         top_log, rest_log = log_sigmoid(levels)[place], log_sigmoid(-levels)[place]
         others = torch.log_softmax(scaled.scatter(1, top, -torch.inf), dim=1) + rest_log
-        kept = others.amax(dim=1, keepdim=True) < top_log
-        return torch.where(kept, others.scatter(1, top, top_log), torch.log_softmax(scaled, dim=1))
+        below_top = others.amax(dim=1, keepdim=True) < top_log
+        return torch.where(
+            below_top, others.scatter(1, top, top_log), torch.log_softmax(scaled, dim=1)
+        )
 
 
 def make_scaler(name: str) -> Calibrator:

@@ -108,10 +108,14 @@ class LocalTemperature(Calibrator):
         """
         if isinstance(logits, Predictions):
             self._check_task(logits)
-            held = logits.in_memory()
-            self.class_names_, weights = held.class_names, held.weights
-            task, absent = held.task, held.num_options is not None
-            logits, target, ignore_index = held.array, held.known_labels, held.ignore_index
+            predictions = logits.in_memory()
+            self.class_names_, weights = predictions.class_names, predictions.weights
+            task, absent = predictions.task, predictions.num_options is not None
+            logits, target, ignore_index = (
+                predictions.array,
+                predictions.known_labels,
+                predictions.ignore_index,
+            )
         if target is None:
             raise InputError("fit needs labels beside the scores, or Predictions")
         self._check_takes(for_events=task == "events", weighted=weights is not None, absent=absent)

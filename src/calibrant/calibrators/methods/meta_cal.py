@@ -81,11 +81,11 @@ class MetaCal(Calibrator):
             threshold = order_statistic(spread[right], self.miscoverage)
         else:
             threshold = widest_accurate(spread, right, self.accuracy)
-        kept = spread <= threshold + _SLACK
-        root = fit_temperature(logits[kept], target[kept])
+        confident = spread <= threshold + _SLACK
+        root = fit_temperature(logits[confident], target[confident])
         if root.at_bound:
             warn_of_bound(
-                1.0 / root.value, stacklevel=3, rows=f" of the {int(kept.sum())} rows kept"
+                1.0 / root.value, stacklevel=3, rows=f" of the {int(confident.sum())} rows kept"
             )
         make: dict[str, Any] = {"dtype": torch.float64, "device": logits.device}
         # No row has more entropy than ln K: a threshold there turns none away.

@@ -99,7 +99,9 @@ class ParameterizedTemperature(ObjectiveCalibrator):
         self.scale_ = torch.ones((), dtype=torch.float64, device=logits.device)
         if searched:
             scaled = torch.cat([self._map(logits[rows]) for rows in row_slices(logits.shape)])
-            best = search_grid(lambda at: objective.value(scaled / math.exp(at), target))
+            best = search_grid(
+                lambda log_factor: objective.value(scaled / math.exp(log_factor), target)
+            )
             self.scale_ = self.scale_ * math.exp(best)
 
     def _network(
@@ -112,37 +114,37 @@ class ParameterizedTemperature(ObjectiveCalibrator):
         row_weights: Tensor | None,
     ) -> Vector:
         """Fit the parameters of the best network on standardised inputs."""
-        seen = inputs.shape[1]
-        weights = torch.from_numpy(_mark_weights(seen)).to(logits.device)
+        width = inputs.shape[1]
+        weights = torch.from_numpy(_mark_weights(width)).to(logits.device)
         # The last layer is fitted in units of the temperature, where its decay has a meaning.
-        unit = np.ones(_size(seen))
+        unit = np.ones(_size(width))
         unit[-1 - WIDTHS[-2] :] = max(start, 1.0)
         units = torch.from_numpy(unit).to(logits.device)
         decay = self.weight_decay
 
         partition = Partition(logits, target, row_weights)
 
-        def rows(at: Tensor) -> Rows:
-            return partition.rows(-temperatures(inputs, at * units).log())
+        def rows(point: Tensor) -> Rows:
+            return partition.rows(-temperatures(inputs, point * units).log())
 
-        def penalty(at: Tensor) -> Tensor:
-            return 0.5 * decay * at[weights].square().sum() / len(target)
+        def penalty(point: Tensor) -> Tensor:
+            return 0.5 * decay * point[weights].square().sum() / len(target)
 
         problem = TemperedProblem(rows, logits, target, len(unit), penalty)
         bounds = [(-50.0, 50.0)] * problem.size
-        best = _start(seen, start, None) / unit
+        best = _start(width, start, None) / unit
         least = problem.loss(best, objective.loss) if objective.kind == "smooth" else math.inf
         for turn in range(self.restarts):
-            at = _start(seen, start, np.random.default_rng((self.seed, turn))) / unit
+            point = _start(width, start, np.random.default_rng((self.seed, turn))) / unit
             # Full decay from the start would pull a network to 0 before it learns anything.
             for share in (0.1, 1.0):
                 decay = share * self.weight_decay
-                at = fit_parameters(problem, objective, at, bounds, most=_STEPS, kinked=True)
+                point = fit_parameters(problem, objective, point, bounds, most=_STEPS, kinked=True)
             if objective.kind == "reweighted":
-                return at * unit  # a fixed point has no value to compare by
-            value = problem.gradient(at, objective.loss)[0]  # with its penalty
+                return point * unit  # a fixed point has no value to compare by
+            value = problem.gradient(point, objective.loss)[0]  # with its penalty
             if value < least:
-                best, least = at, value
+                best, least = point, value
         return best * unit
 
     def _map(self, logits: Tensor) -> Tensor:
@@ -157,24 +159,24 @@ def _top(logits: Tensor) -> Tensor:
     return logits.topk(min(TOP, logits.shape[1]), dim=1).values
 
 
-def _shapes(seen: int) -> list[tuple[int, int]]:
-    return list(zip(WIDTHS, (seen, *WIDTHS[:-1]), strict=True))
+def _shapes(width: int) -> list[tuple[int, int]]:
+    return list(zip(WIDTHS, (width, *WIDTHS[:-1]), strict=True))
 
 
-def _size(seen: int) -> int:
-    return sum(out * (into + 1) for out, into in _shapes(seen))
+def _size(width: int) -> int:
+    return sum(out * (into + 1) for out, into in _shapes(width))
 
 
-def _mark_weights(seen: int) -> Any:
+def _mark_weights(width: int) -> Any:
     """Mark the parameters that are weights; the others are biases."""
-    parts = [(np.ones(out * into, bool), np.zeros(out, bool)) for out, into in _shapes(seen)]
+    parts = [(np.ones(out * into, bool), np.zeros(out, bool)) for out, into in _shapes(width)]
     return np.concatenate([array for pair in parts for array in pair])
 
 
-def _start(seen: int, temperature: float, random: np.random.Generator | None) -> Vector:
+def _start(width: int, temperature: float, random: np.random.Generator | None) -> Vector:
     """Return parameters of a network with last weights 0, whose output is the temperature."""
     parts: list[Vector] = []
-    for layer, (out, into) in enumerate(_shapes(seen)):
+    for layer, (out, into) in enumerate(_shapes(width)):
         weight = np.zeros(out * into)
         if random is not None:
             weight = random.normal(0.0, math.sqrt(1.0 / into), out * into)
@@ -201,7 +203,7 @@ def temperatures(inputs: Tensor, parameters: Tensor) -> Tensor:
 
 def _absorb(parameters: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return the same network for plain logits: its first layer absorbs the standardisation."""
-    seen, out = len(mean), WIDTHS[0]
-    weight = parameters[: out * seen].view(out, seen) / deviation
-    bias = parameters[out * seen : out * (seen + 1)] - weight @ mean
-    return torch.cat((weight.reshape(-1), bias, parameters[out * (seen + 1) :]))
+    width, out = len(mean), WIDTHS[0]
+    weight = parameters[: out * width].view(out, width) / deviation
+    bias = parameters[out * width : out * (width + 1)] - weight @ mean
+    return torch.cat((weight.reshape(-1), bias, parameters[out * (width + 1) :]))

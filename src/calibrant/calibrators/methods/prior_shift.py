@@ -99,35 +99,37 @@ class Shift:
         shown = [1] if events else self.largest[:_NAMED]
         listed = "; ".join(self.describe_class(k) for k in shown)
         others = "" if len(shown) >= len(self.names) - 1 else "; the others by smaller factors"
-        said = [ASSUMPTION]
+        sentences = [ASSUMPTION]
         if self.how == "stated":
-            said.append(f"As stated, the shares are: {listed}{others}.")
-            return tuple(said)
+            sentences.append(f"As stated, the shares are: {listed}{others}.")
+            return tuple(sentences)
         level = f"{100 * self.confidence_level:g}%"
         separately = "" if events else ", each by itself"
-        said.append(
+        sentences.append(
             f"Estimated by EM from {self.target_rows:,} new rows without labels: {listed}{others} "
             f"({level} intervals{separately})."
         )
         if not self.moved:
-            said.append("No share differs from its source share by more than chance explains.")
+            sentences.append("No share differs from its source share by more than chance explains.")
         if self.fit_p_value is None:
-            said.append("Whether label shift explains the new scores could not be tested.")
+            sentences.append("Whether label shift explains the new scores could not be tested.")
         elif self.fit_p_value < LEVEL:
-            said.append(
+            sentences.append(
                 f"Label shift does not explain the new scores (p = {_p_value(self.fit_p_value)}; "
                 f"misfit {_percent(self.misfit or 0.0)} of the rows): something else changed too, "
                 "and the shares may be wrong."
             )
         else:
-            said.append(f"Label shift explains the new scores (p = {_p_value(self.fit_p_value)}).")
+            sentences.append(
+                f"Label shift explains the new scores (p = {_p_value(self.fit_p_value)})."
+            )
         value = self.smallest_singular_value
         if value is not None and value < LEAST_SINGULAR_VALUE:
-            said.append(
+            sentences.append(
                 f"The scores hardly tell some classes apart (smallest singular value {value:.3f}): "
                 "their shares are guesses."
             )
-        return tuple(said)
+        return tuple(sentences)
 
 
 class PriorShift(Calibrator):
@@ -201,12 +203,12 @@ class PriorShift(Calibrator):
     @property
     def shift_(self) -> Shift:
         """Return how the shares of classes differ, with intervals and the fit test."""
-        held = self.summary_.get("shift")
+        shift = self.summary_.get("shift")
         known = {entry.name for entry in fields(Shift)}
-        if not isinstance(held, dict) or not held.keys() <= known:
+        if not isinstance(shift, dict) or not shift.keys() <= known:
             raise InputError("damaged: this prior_shift does not say which shift it is for")
         values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in held.items()
+            k: tuple(v) if isinstance(v, list) else v for k, v in shift.items()
         }
         return Shift(**values)
 

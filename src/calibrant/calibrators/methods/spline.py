@@ -92,11 +92,11 @@ class Spline(Calibrator):
         odds = interpolate(
             scores.t().contiguous(), self.knots_.to(scores), self.values_.to(scores)
         ).t()
-        left = log_sigmoid(-odds)  # with one score, 1 − γ without cancellation
+        rest_mass = log_sigmoid(-odds)  # with one score, 1 − γ without cancellation
         if top > 1:
-            left = (1.0 - odds.sigmoid().sum(dim=1, keepdim=True)).clamp_min(1e-6).log()
+            rest_mass = (1.0 - odds.sigmoid().sum(dim=1, keepdim=True)).clamp_min(1e-6).log()
         rest = (logits / self.temperature_.to(logits)).scatter(1, classes, -torch.inf)
-        shared = torch.log_softmax(rest, dim=1) + left
+        shared = torch.log_softmax(rest, dim=1) + rest_mass
         mixed = shared.scatter(1, classes, log_sigmoid(odds))
         return torch.log_softmax(mixed, dim=1)
 
@@ -120,8 +120,8 @@ def fit_slope(
     # On the CPU, whose solver accepts a matrix of deficient rank.
     solved = torch.linalg.lstsq(basis.cpu(), curve.cpu().unsqueeze(1), driver="gelsd")
     weights = solved.solution.to(basis)
-    kept = min(rows, _TABLE) if rows > 1 else 2
-    places = (torch.arange(kept, device=scores.device).double() + 0.5) / kept
+    table_size = min(rows, _TABLE) if rows > 1 else 2
+    places = (torch.arange(table_size, device=scores.device).double() + 0.5) / table_size
     index = (places * rows).long().clamp(max=rows - 1)
     # Rows with the same score share the slope at the middle of their ranks.
     first = size.cumsum(0) - size
@@ -154,8 +154,8 @@ def _fit_weighted_slope(
     height = interpolate(t.unsqueeze(0), ends.unsqueeze(0), curve.unsqueeze(0)).t()
     gram, moment = basis.t() @ (masses * basis), basis.t() @ (masses * height)
     solution = torch.linalg.lstsq(gram.cpu(), moment.cpu(), driver="gelsd").solution.to(basis)
-    kept = min(len(values), _TABLE) if len(values) > 1 else 2
-    places = (torch.arange(kept, device=ends.device).double() + 0.5) / kept
+    table_size = min(len(values), _TABLE) if len(values) > 1 else 2
+    places = (torch.arange(table_size, device=ends.device).double() + 0.5) / table_size
     index = (torch.searchsorted(ends, places) - 1).clamp(0, len(values) - 1)
     _, slopes = natural_basis(0.5 * (ends[index] + ends[index + 1]), knots)
     least = 0.5 / (rows + 1)
@@ -167,8 +167,8 @@ def rest_temperature(
 ) -> float:
     """Fit the temperature of the classes left when ``classes``, (N, top), are taken away."""
     missed = (classes != target.unsqueeze(1)).all(dim=1)
-    left = logits.shape[1] - classes.shape[1]
-    if left == 1:
+    num_rest = logits.shape[1] - classes.shape[1]
+    if num_rest == 1:
         return 1.0
     if int(missed.sum()) < _FEW:
         return 1.0 / fit_temperature(logits, target, weights=weights).value
@@ -176,7 +176,7 @@ def rest_temperature(
     weights = None if weights is None else weights[missed]
     others = torch.ones_like(logits[missed], dtype=torch.bool).scatter(1, taken, False)
     labels = labels - (taken < labels.unsqueeze(1)).sum(dim=1)
-    rest = logits[missed][others].reshape(-1, left)
+    rest = logits[missed][others].reshape(-1, num_rest)
     return 1.0 / fit_temperature(rest, labels, weights=weights).value
 
 

@@ -216,7 +216,7 @@ def fit_temperature(logits: Tensor, target: Tensor, *, weights: Tensor | None = 
 def temperature_problem(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Problem:
     """Return the problem of z / T, in ln T."""
     partition = Partition(logits, target, weights)
-    return TemperedProblem(lambda at: partition.rows(-at), logits, target, 1)
+    return TemperedProblem(lambda log_t: partition.rows(-log_t), logits, target, 1)
 
 
 def fit_objective(
@@ -271,7 +271,7 @@ def _find_place(
     """Find ln T by the objective's kind, within bounds if there are any."""
     if objective.kind == "searched":
         return search_grid(
-            lambda at: objective.value(logits / math.exp(at), target), *(bounds or LOG_BOUNDS)
+            lambda log_t: objective.value(logits / math.exp(log_t), target), *(bounds or LOG_BOUNDS)
         )
     if objective.kind == "smooth":
         return _find_minimum(problem, objective, bounds)
@@ -284,11 +284,11 @@ def _find_minimum(
     """Find the least minimum: in each of the lowest cells of a grid, the root of the slope."""
     from scipy.optimize import brentq, minimize_scalar
 
-    def value(at: float) -> float:
-        return problem.loss(np.array([at]), objective.loss)
+    def value(log_t: float) -> float:
+        return problem.loss(np.array([log_t]), objective.loss)
 
-    def slope(at: float) -> float:
-        return float(problem.gradient(np.array([at]), objective.loss)[1][0])
+    def slope(log_t: float) -> float:
+        return float(problem.gradient(np.array([log_t]), objective.loss)[1][0])
 
     # A soft-binned error has many dips, about as wide as its bins are.
     size = 4 * (_GRID - 1) + 1 if objective.name == "sb_ece" else _GRID
@@ -297,7 +297,7 @@ def _find_minimum(
         # And finer where it may well lie, so that no bound finds a lower one.
         grid = np.union1d(grid, np.linspace(*_harmless_range(problem, _SAFE), size))
         size = len(grid)
-    values = np.array([value(at) for at in grid])
+    values = np.array([value(log_t) for log_t in grid])
     padded = np.concatenate(([math.inf], values, [math.inf]))
     dips = [i for i in range(size) if padded[i + 1] <= min(padded[i], padded[i + 2])]
     minima: list[tuple[float, float]] = []
@@ -321,8 +321,8 @@ def _harmless_range(problem: Problem, share: float) -> tuple[float, float]:
     """
     from scipy.optimize import brentq
 
-    def excess(at: float) -> float:
-        return problem.loss(np.array([at]), NLL.loss) - most
+    def excess(log_t: float) -> float:
+        return problem.loss(np.array([log_t]), NLL.loss) - most
 
     most = 0.0
     most = (1.0 + share) * excess(0.0)
@@ -340,18 +340,18 @@ def _find_root(problem: Problem, objective: Objective) -> float:
     """
     from scipy.optimize import brentq
 
-    def slope(at: float) -> float:
-        point: Vector = np.array([at])
+    def slope(log_t: float) -> float:
+        point: Vector = np.array([log_t])
         weights = objective.row_weights(problem.rows(point))
         # As shares, because focal's weights are tiny where every row is certain.
         weights = weights / weights.sum().clamp_min(1e-300)
         return float(problem.weighted(point, weights)[1][0])
 
-    def plain(at: float) -> float:
-        return float(problem.gradient(np.array([at]), NLL.loss)[1][0])
+    def plain(log_t: float) -> float:
+        return float(problem.gradient(np.array([log_t]), NLL.loss)[1][0])
 
-    grid = [float(at) for at in np.linspace(*LOG_BOUNDS, _GRID)]
-    slopes = [slope(at) for at in grid]
+    grid = [float(log_t) for log_t in np.linspace(*LOG_BOUNDS, _GRID)]
+    slopes = [slope(log_t) for log_t in grid]
     roots = [
         float(brentq(slope, grid[i], grid[i + 1], xtol=1e-10))
         for i in range(_GRID - 1)
@@ -365,4 +365,4 @@ def _find_root(problem: Problem, objective: Objective) -> float:
     likely = grid[0] if ends[0] >= 0 else grid[-1]
     if ends[0] < 0 < ends[1]:
         likely = float(brentq(plain, grid[0], grid[-1], xtol=1e-6))
-    return min(roots, key=lambda at: abs(at - likely))
+    return min(roots, key=lambda log_t: abs(log_t - likely))

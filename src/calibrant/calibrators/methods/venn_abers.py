@@ -125,8 +125,8 @@ def compute_steps(scores: Floats, hits: Floats, weights: Floats) -> Steps:
     upper = np.append(_raised_fits(size, happened), 1.0)
     lower = np.append(0.0, 1.0 - _raised_fits(size[::-1], (size - happened)[::-1])[::-1])
     moves = np.flatnonzero((np.diff(upper) != 0) | (np.diff(lower) != 0))
-    kept = np.append(0, moves + 1)
-    return Steps(knots[moves], lower[kept], upper[kept])
+    corners = np.append(0, moves + 1)
+    return Steps(knots[moves], lower[corners], upper[corners])
 
 
 def _raised_fits(size: Floats, happened: Floats) -> Floats:

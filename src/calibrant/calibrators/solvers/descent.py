@@ -48,25 +48,25 @@ def fit_parameters(
             is returned, converged or not. Default: False (an unconverged fit is an error).
     """
 
-    def value(at: Vector) -> tuple[float, Vector]:
-        return problem.gradient(at, objective.loss)
+    def value(point: Vector) -> tuple[float, Vector]:
+        return problem.gradient(point, objective.loss)
 
     if objective.kind != "smooth":
         return _fixed_point(problem, objective, start, bounds, 20 if kinked else 200, kinked)
     if kinked:
         return _minimise(value, start, bounds, most, _GAIN)
-    at, left = start, math.inf
+    point, gradient_left = start, math.inf
     for _ in range(4):  # a fresh start forgets the curvature of earlier points
-        at = _minimise(value, at, bounds, most)
-        left = residual(at, value(at)[1], bounds)
-        if left < _TIGHT:
+        point = _minimise(value, point, bounds, most)
+        gradient_left = residual(point, value(point)[1], bounds)
+        if gradient_left < _TIGHT:
             break
-    if left > _LOOSE:
+    if gradient_left > _LOOSE:
         raise InputError(
             f"the fit by {objective.name!r} did not converge in {most} steps (gradient "
-            f"{left:.2g}); give more rows, or another objective"
+            f"{gradient_left:.2g}); give more rows, or another objective"
         )
-    return at
+    return point
 
 
 def _minimise(
@@ -93,10 +93,10 @@ def _minimise(
     return best
 
 
-def residual(at: Vector, gradient: Vector, bounds: Bounds) -> float:
+def residual(point: Vector, gradient: Vector, bounds: Bounds) -> float:
     """Return the largest entry of a gradient that a step within the bounds could follow."""
     low, high = np.array(bounds).T
-    return float(np.abs(np.clip(at - gradient, low, high) - at).max())
+    return float(np.abs(np.clip(point - gradient, low, high) - point).max())
 
 
 def _fixed_point(
@@ -113,33 +113,33 @@ def _fixed_point(
     their average. Weights that jump where classes lose the same may have no root within
     reach: then the point where the averaged weights come to rest is returned, with a warning.
     """
-    at, share, closest, moved = start, 1.0, math.inf, math.inf
+    point, share, closest, moved = start, 1.0, math.inf, math.inf
     weights: Tensor | None = None
     for turn in range(15 if kinked else 60):
-        fresh = objective.row_weights(problem.rows(at))
+        fresh = objective.row_weights(problem.rows(point))
         # As shares of one: a common factor moves no root but would outweigh the penalty.
         fresh = fresh / fresh.sum().clamp_min(1e-300)
-        distance = residual(at, problem.weighted(at, fresh)[1], bounds)
+        distance = residual(point, problem.weighted(point, fresh)[1], bounds)
         if distance < _TIGHT:
-            return at
+            return point
         if distance >= 0.9 * closest:
             share = max(0.5 * share, 1.0 / (turn + 2))
         closest = min(distance, closest)
         weights = fresh if weights is None else (1 - share) * weights + share * fresh
-        held = weights
+        held_weights = weights
 
-        def value(x: Vector, held: Tensor = held) -> tuple[float, Vector]:
-            return problem.weighted(x, held)
+        def value(x: Vector, fixed: Tensor = held_weights) -> tuple[float, Vector]:
+            return problem.weighted(x, fixed)
 
         if kinked:
-            following = _minimise(value, at, bounds, most, _GAIN)
+            following = _minimise(value, point, bounds, most, _GAIN)
         else:  # no closer than new weights will move it again
             steep = max(1e-8, _SHARE * distance)
-            following = _minimise(value, at, bounds, most, slope=steep)
-        moved, at = float(np.abs(following - at).max()), following
+            following = _minimise(value, point, bounds, most, slope=steep)
+        moved, point = float(np.abs(following - point).max()), following
     if kinked or closest < _LOOSE:
-        return at
-    polished = _steep_root(problem, objective, at, bounds)
+        return point
+    polished = _steep_root(problem, objective, point, bounds)
     if polished is not None:
         return polished
     if moved < _RESTING:
@@ -148,7 +148,7 @@ def _fixed_point(
             f"is no root nearby, and the point between was taken (residual {closest:.2g})",
             stacklevel=6,
         )
-        return at
+        return point
     raise InputError(
         f"the fixed point of objective {objective.name!r} was not reached (residual "
         f"{closest:.2g}, last step {moved:.2g}); use objective='nll' or more rows"
@@ -164,14 +164,14 @@ def _steep_root(
     if problem.size > 64:
         return None
 
-    def slope(at: Vector) -> Vector:
-        weights = objective.row_weights(problem.rows(at))
-        return problem.weighted(at, weights / weights.sum().clamp_min(1e-300))[1]
+    def slope(point: Vector) -> Vector:
+        weights = objective.row_weights(problem.rows(point))
+        return problem.weighted(point, weights / weights.sum().clamp_min(1e-300))[1]
 
-    at: Vector = root(slope, start, method="hybr").x
+    point: Vector = root(slope, start, method="hybr").x
     low, high = np.array(bounds).T
-    inside = bool(((at >= low) & (at <= high)).all())
-    return at if inside and float(np.abs(slope(at)).max()) < _LOOSE else None
+    inside = bool(((point >= low) & (point <= high)).all())
+    return point if inside and float(np.abs(slope(point)).max()) < _LOOSE else None
 
 
 def search_grid(
@@ -189,20 +189,20 @@ def search_grid(
     middle = 0.5 * (low + high)
     known: dict[float, float] = {}
 
-    def rank(at: float) -> tuple[float, float]:
-        if at not in known:
-            known[at] = function(at)
-        return known[at], abs(at - middle)
+    def rank(place: float) -> tuple[float, float]:
+        if place not in known:
+            known[place] = function(place)
+        return known[place], abs(place - middle)
 
     step = (high - low) / (_COARSE - 1)
     points = [low + step * i for i in range(_COARSE)]
     for _ in range(_LEVELS + 1):
         for point in points:
             rank(point)
-        kept = _lowest(sorted(known), rank, step)
+        lowest = _lowest(sorted(known), rank, step)
         points = [
             min(max(centre + step * i / _FINE, low), high)
-            for centre in kept
+            for centre in lowest
             for i in range(-_FINE, _FINE + 1)
         ]
         step /= _FINE
@@ -213,13 +213,13 @@ def _lowest(
     points: list[float], rank: Callable[[float], tuple[float, float]], apart: float
 ) -> list[float]:
     """Return the best few points, no two closer than a step."""
-    kept: list[float] = []
+    lowest: list[float] = []
     for point in sorted(points, key=rank):
-        if all(abs(point - neighbour) > 0.99 * apart for neighbour in kept):
-            kept.append(point)
-        if len(kept) == _KEPT:
+        if all(abs(point - neighbour) > 0.99 * apart for neighbour in lowest):
+            lowest.append(point)
+        if len(lowest) == _KEPT:
             break
-    return kept
+    return lowest
 
 
 @dataclass(frozen=True)

@@ -144,11 +144,11 @@ class RidgeProblem:
         total = 0.5 * float((gradient * coefficients).sum(dtype=torch.float64))
         for x, target, weights, _ in self.blocks:
             out = self.outputs(x, coefficients)
-            at = target.unsqueeze(1)
+            labels = target.unsqueeze(1)
             normaliser = torch.logsumexp(out, 1, keepdim=True)
-            losses = normaliser - out.gather(1, at)
+            losses = normaliser - out.gather(1, labels)
             residual = out.sub_(normaliser).exp_()
-            residual.scatter_add_(1, at, torch.full_like(normaliser, -1.0))
+            residual.scatter_add_(1, labels, torch.full_like(normaliser, -1.0))
             if weights is not None:
                 row_weights = weights.to(out.dtype).unsqueeze(1)
                 losses, residual = losses * row_weights, residual.mul_(row_weights)
@@ -324,11 +324,13 @@ class NarrowFits:
         self.keep = keep
         self.weighted = keep is not None and bool(((keep != 0) & (keep != 1)).any())
         self._root = keep.sqrt() if keep is not None and self.weighted else keep
-        kept = features.new_ones(1, len(target)) if keep is None else keep
-        self.rows = kept.sum(1).double()
+        row_masks = features.new_ones(1, len(target)) if keep is None else keep
+        self.rows = row_masks.sum(1).double()
         hot = torch.zeros_like(features).scatter_(0, target.unsqueeze(0), 1.0)
         # The labels' part of every gradient does not depend on the coefficients.
-        self._labels = torch.cat((kept @ (hot * features).t(), kept @ hot.t()), 1).double()
+        self._labels = torch.cat(
+            (row_masks @ (hot * features).t(), row_masks @ hot.t()), 1
+        ).double()
 
     def at(self, coefficients: Tensor) -> Evaluation:
         """Return losses, gradient and Hessian at (F,2,K) coefficients, without the ridge."""
@@ -389,17 +391,17 @@ class NarrowFits:
             known: The evaluation at ``start``, if known. Default: None (computed here).
         """
         weights = ridge.weights(start[0]).double().flatten()
-        point, seen = start.double(), known or self.at(start)
-        value = self._value(point, seen, weights)
+        point, evaluation = start.double(), known or self.at(start)
+        value = self._value(point, evaluation, weights)
         precision = torch.finfo(self.features.dtype).eps
         for _ in range(most):
             flat = point.flatten(1)
-            gradient = seen.gradient + weights * flat
-            curved = seen.hessian + torch.diag(weights)
+            gradient = evaluation.gradient + weights * flat
+            curved = evaluation.hessian + torch.diag(weights)
             step = -torch.linalg.solve(curved, gradient.unsqueeze(2)).squeeze(2)
             promise = -(gradient * step).sum(1)
             if not bool((promise > tolerance * self.rows).any()):
-                return point, seen
+                return point, evaluation
             slack = 4.0 * precision * value.abs()
             share = torch.ones_like(promise)
             while True:
@@ -412,16 +414,16 @@ class NarrowFits:
                 share = torch.where(good, share, 0.3 * share)
                 if float(share.min()) < 1e-10:
                     if bool((promise <= 1e-4 * self.rows).all()):
-                        return point, seen  # rounding hides what little is left
+                        return point, evaluation  # rounding hides what little is left
                     raise InputError(
                         "the fit did not converge; give a larger strength (such as 10), divide "
                         "very large logits by a constant, or use temperature"
                     )
-            point, seen, value = trial, then, lower
-        return point, seen
+            point, evaluation, value = trial, then, lower
+        return point, evaluation
 
-    def _value(self, coefficients: Tensor, seen: Evaluation, weights: Tensor) -> Tensor:
-        losses = seen.losses if self.keep is None else seen.losses * self.keep
+    def _value(self, coefficients: Tensor, evaluation: Evaluation, weights: Tensor) -> Tensor:
+        losses = evaluation.losses if self.keep is None else evaluation.losses * self.keep
         penalty = 0.5 * (weights * coefficients.flatten(1).square()).sum(1)
         return losses.sum(1, dtype=torch.float64) + penalty
 
@@ -487,22 +489,22 @@ class Search:
     def down(self, state: SearchState, tries: list[Ridge]) -> SearchState:
         """Return the best ridge, strongest first: try every second one, then its neighbours."""
         curvatures = self._curvatures(state)
-        best, last, at, lowest, worse = state, state, -1, state.loss, 0
+        best, last, best_index, lowest, worse = state, state, -1, state.loss, 0
         for i in range(0, len(tries), 2):
             last = self._step(tries[i], last, curvatures)
             if last.beats(best):
-                best, at = last, i
+                best, best_index = last, i
             if last.loss < lowest:
                 lowest, worse = last.loss, 0
             else:
                 # The strongest may be too strong to move anything: try one more.
                 worse += 1
-                if worse == (2 if at < 0 else 1):
+                if worse == (2 if best_index < 0 else 1):
                     break
-        for i in (at - 1, at + 1):
-            if at >= 0 and 0 <= i < len(tries):
+        for i in (best_index - 1, best_index + 1):
+            if best_index >= 0 and 0 <= i < len(tries):
                 near = self._step(tries[i], best, curvatures)
-                if near.beats(best) or (i < at and not best.beats(near)):
+                if near.beats(best) or (i < best_index and not best.beats(near)):
                     return near
         return best
 
@@ -516,13 +518,13 @@ class Search:
             minimise(
                 problem,
                 ridge,
-                at,
+                begin,
                 tolerance=self.tolerance,
                 most=100,
                 must_converge=False,
                 curvature=curvature,
             )
-            for problem, at, curvature in zip(
+            for problem, begin, curvature in zip(
                 self.fitted, start.coefficients, curvatures, strict=True
             )
         ]
@@ -563,18 +565,20 @@ class NarrowSearch(Search):
     def _step(
         self, ridge: Ridge, start: SearchState, curvatures: Sequence[Curvature]
     ) -> SearchState:
-        fitted, seen = self.fits.minimise(
+        fitted, evaluation = self.fits.minimise(
             ridge, torch.stack(start.coefficients), tolerance=self.tolerance, known=start.seen
         )
-        return self._state(ridge, fitted, seen)
+        return self._state(ridge, fitted, evaluation)
 
-    def _state(self, ridge: Ridge, coefficients: Tensor, seen: Evaluation | None) -> SearchState:
-        seen = seen or self.fits.at(coefficients)
+    def _state(
+        self, ridge: Ridge, coefficients: Tensor, evaluation: Evaluation | None
+    ) -> SearchState:
+        evaluation = evaluation or self.fits.at(coefficients)
         as_list = list(coefficients.to(self.fits.features.dtype))
-        losses = seen.losses[self.out].double()
+        losses = evaluation.losses[self.out].double()
         if self.weights is not None:
             losses = losses * self.weights.expand_as(self.out)[self.out]
-        return SearchState(ridge, as_list, losses, seen, self.clusters)
+        return SearchState(ridge, as_list, losses, evaluation, self.clusters)
 
 
 def cut_folds(

@@ -369,8 +369,8 @@ def settle_weights(
     offset, change = (base - after.mean()) / unit, change / unit
     size = float(np.linalg.norm(offset)) or 1.0
 
-    def spread(at: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        alpha, beta = at
+    def spread(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        alpha, beta = logs
         share = expit(normalised / alpha)
         gap = offset + sign * (beta * share - beta / 2) * change
         # Only the excess over the norm without weights, so that no digits are lost beside `size`.

@@ -172,8 +172,8 @@ def minimise(
     for _ in range(most):
         fixed = (theta <= lower) & (gradient > 0)
         scale = curvature.diagonal(dim1=-2, dim2=-1).clamp_min(1e-12)
-        left = torch.where(fixed, torch.zeros_like(gradient), gradient) / scale
-        if float(left.abs().max()) < tolerance:
+        scaled_gradient = torch.where(fixed, torch.zeros_like(gradient), gradient) / scale
+        if float(scaled_gradient.abs().max()) < tolerance:
             return theta
         free = (~fixed).to(theta.dtype)
         masked = curvature * free.unsqueeze(-1) * free.unsqueeze(-2)

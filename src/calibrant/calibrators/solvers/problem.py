@@ -88,18 +88,18 @@ class Problem:
         self._blocks = list(row_slices(logits.shape, _GRAPH_BLOCK))
         self.passes = 0
 
-    def _tensor(self, at: Vector) -> Tensor:
-        return torch.from_numpy(np.array(at, dtype=np.float64)).to(self._logits.device)
+    def _tensor(self, point: Vector) -> Tensor:
+        return torch.from_numpy(np.array(point, dtype=np.float64)).to(self._logits.device)
 
     def _block(self, block: slice, parameters: Tensor) -> Rows:
         mapped = self._map(self._logits[block].double(), parameters)
         rows = rows_after(mapped, self._target[block])
         return rows if self._weights is None else rows._replace(weights=self._weights[block])
 
-    def rows(self, at: Vector) -> Rows:
+    def rows(self, point: Vector) -> Rows:
         """Return each row's numbers at these parameters."""
         self.passes += 1
-        parameters = self._tensor(at)
+        parameters = self._tensor(point)
         with torch.no_grad():
             parts = [self._block(block, parameters) for block in self._blocks]
         columns = [torch.cat(column) for column in zip(*(part[:5] for part in parts), strict=True)]
@@ -107,20 +107,20 @@ class Problem:
         whole = Rows(columns[0], columns[1], columns[2], columns[3], columns[4])
         return whole._replace(weights=torch.cat(weights)) if weights else whole
 
-    def loss(self, at: Vector, loss: Callable[[Rows], Tensor]) -> float:
+    def loss(self, point: Vector, loss: Callable[[Rows], Tensor]) -> float:
         """Return the value of a loss, without the penalty."""
-        return float(loss(self.rows(at)))
+        return float(loss(self.rows(point)))
 
-    def gradient(self, at: Vector, loss: Callable[[Rows], Tensor]) -> tuple[float, Vector]:
+    def gradient(self, point: Vector, loss: Callable[[Rows], Tensor]) -> tuple[float, Vector]:
         """Return value and gradient of a loss of all rows, with the penalty."""
-        parameters = self._tensor(at).requires_grad_()
+        parameters = self._tensor(point).requires_grad_()
         with torch.enable_grad():
             if len(self._blocks) == 1:
                 self.passes += 1
                 total = loss(self._block(self._blocks[0], parameters))
                 total.backward()  # type: ignore[no-untyped-call]
             else:
-                rows = self.rows(at)
+                rows = self.rows(point)
                 floats = [column.requires_grad_() for column in rows[:3]]
                 total = loss(
                     rows._replace(log_true=floats[0], log_mean=floats[1], confidence=floats[2])
@@ -140,9 +140,9 @@ class Problem:
         slope = np.zeros(self.size) if parameters.grad is None else parameters.grad.cpu().numpy()
         return float(total.detach()), slope
 
-    def weighted(self, at: Vector, weights: Tensor) -> tuple[float, Vector]:
+    def weighted(self, point: Vector, weights: Tensor) -> tuple[float, Vector]:
         """Return value and gradient of Σ_n w_n (−ln p_y), the weights held constant."""
-        return self.gradient(at, lambda rows: -(weights * rows.log_true).sum())
+        return self.gradient(point, lambda rows: -(weights * rows.log_true).sum())
 
 
 class Partition:
