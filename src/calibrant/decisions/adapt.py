@@ -331,13 +331,13 @@ class _Prepared:
         hits[rows, labels] = 1
         nll = -logs[rows, labels]
         if output.task == "events":
-            said, happened = probs[:, 1], hits[:, 1]
-            brier = (said - happened) ** 2
+            claimed, happened = probs[:, 1], hits[:, 1]
+            brier = (claimed - happened) ** 2
         else:
-            said = probs.max(1)
+            claimed = probs.max(1)
             happened = (probs.argmax(1) == labels).astype(np.float64)
             brier = ((probs - hits) ** 2).sum(1)
-        return np.stack((happened, said, nll, brier, said - happened), axis=1)
+        return np.stack((happened, claimed, nll, brier, claimed - happened), axis=1)
 
     def measure_ece(
         self, output: Predictions, weights: Floats, level: float, resamples: int, seed: int
@@ -450,27 +450,31 @@ def _prepare(
     for rows, what in ((source, "source"), (target, "target")):
         if rows is not None:
             _check_kind(rows, what)
-    held = _keep_labelled(source)
-    part = make_identity(held) if calibrator is None else _unwrap(calibrator)
-    base_rows = _make_rows(part, held, "source")
+    source_rows = _keep_labelled(source)
+    part = make_identity(source_rows) if calibrator is None else _unwrap(calibrator)
+    base_rows = _make_rows(part, source_rows, "source")
     width = base_rows.logits.shape[1]
-    names = _list_names(held, part, width)
+    names = _list_names(source_rows, part, width)
     _check_source(base_rows, names)
     new_rows = None
     if target is not None:
         new = target.in_memory()
-        if new.is_logits != held.is_logits or new.task != held.task:
+        if new.is_logits != source_rows.is_logits or new.task != source_rows.task:
             raise InputError(
-                f"source and target must be alike, found {_describe_kind(held)} and "
+                f"source and target must be alike, found {_describe_kind(source_rows)} and "
                 f"{_describe_kind(new)}"
             )
-        if held.class_names and new.class_names and held.class_names != new.class_names:
+        if (
+            source_rows.class_names
+            and new.class_names
+            and source_rows.class_names != new.class_names
+        ):
             raise InputError(
-                f"source and target name their classes differently: {first(held.class_names, 8)} "
-                f"and {first(new.class_names, 8)}"
+                f"source and target name their classes differently: "
+                f"{first(source_rows.class_names, 8)} and {first(new.class_names, 8)}"
             )
         new_rows = _make_rows(part, new, "target")
-        _warn_of_fitted_rows(part, held)
+        _warn_of_fitted_rows(part, source_rows)
     correction = label_shift.fit_correction(base_rows.logits, base_rows.labels, base_rows.weights)
     probs = label_shift.apply_correction(base_rows.logits, correction)
     base = base_rows.weights @ probs / base_rows.weights.sum()
@@ -485,14 +489,20 @@ def _prepare(
         stated = read_shares(
             prevalence,
             num_classes=width,
-            class_names=None if held.task == "events" else names,
-            event=(held.event or "event") if held.task == "events" else None,
+            class_names=None if source_rows.task == "events" else names,
+            event=(source_rows.event or "event") if source_rows.task == "events" else None,
         )
         shift = Shift(how="stated", target=tuple(stated.tolist()), **common)
     else:
         shift = _estimate(base_rows, new_rows, probs, correction, base, common, force=force)
     return _Prepared(
-        part, held, base_rows, new_rows, correction, shift, _join_fitted_rows(part, held)
+        part,
+        source_rows,
+        base_rows,
+        new_rows,
+        correction,
+        shift,
+        _join_fitted_rows(part, source_rows),
     )
 
 
@@ -523,7 +533,7 @@ def _estimate(
         )
     new_probs = label_shift.apply_correction(target.logits, correction)
     shares = label_shift.estimate_em(new_probs, base, target.weights)
-    seen = np.bincount(label_shift.predict_evenly(new_probs, base), target.weights, width)
+    predicted_sums = np.bincount(label_shift.predict_evenly(new_probs, base), target.weights, width)
     fit = label_shift.test_fit(source, target, probs, new_probs, shares)
     misfit = 100 * (fit.misfit or 0.0)
     if fit.is_refused:
@@ -547,7 +557,9 @@ def _estimate(
     return Shift(
         how="em",
         target=tuple(shares.tolist()),
-        bbse=tuple(label_shift.estimate_bbse(confusion, seen / seen.sum()).tolist()),
+        bbse=tuple(
+            label_shift.estimate_bbse(confusion, predicted_sums / predicted_sums.sum()).tolist()
+        ),
         smallest_singular_value=smallest,
         fit_p_value=fit.p_value,
         fit_bins=fit.num_bins,
@@ -578,33 +590,39 @@ def _check_kind(predictions: Predictions, what: str) -> None:
 
 def _keep_labelled(source: Predictions) -> Predictions:
     """Return the source rows whose label counts."""
-    held = source.in_memory()
-    if held.labels is None:
+    rows = source.in_memory()
+    if rows.labels is None:
         raise InputError(
             "source has no labels, and the class of its rows must be known: name their column with "
             "label_column=, or give labels="
         )
-    labels = as_numpy(held.known_labels)
-    ignored = -1 if held.task == "events" else held.ignore_index
+    labels = as_numpy(rows.known_labels)
+    ignored = -1 if rows.task == "events" else rows.ignore_index
     kept = np.arange(len(labels)) if ignored is None else np.flatnonzero(labels != ignored)
     if not len(kept):
         raise InputError("no row of source has a label that counts")
-    return held if len(kept) == len(labels) else held.take(kept)
+    return rows if len(kept) == len(labels) else rows.take(kept)
 
 
-def _make_rows(part: Calibrator, held: Predictions, what: str) -> Rows:
+def _make_rows(part: Calibrator, predictions: Predictions, what: str) -> Rows:
     """Return calibrated rows in double precision."""
-    logits = _as_logits(apply(part, held))
+    logits = _as_logits(apply(part, predictions))
     if logits.shape[1] > _MOST_CLASSES:
         raise InputError(
             f"adapt takes at most {_MOST_CLASSES:,} classes, found {logits.shape[1]:,}"
         )
-    weights = np.ones(len(logits)) if held.weights is None else held.weights / held.weights.mean()
+    weights = (
+        np.ones(len(logits))
+        if predictions.weights is None
+        else predictions.weights / predictions.weights.mean()
+    )
     rows = Rows(
         logits,
         np.asarray(weights, dtype=np.float64),
-        held.cluster_codes,
-        as_numpy(held.known_labels).astype(np.int64) if what == "source" else np.empty(0, np.int64),
+        predictions.cluster_codes,
+        as_numpy(predictions.known_labels).astype(np.int64)
+        if what == "source"
+        else np.empty(0, np.int64),
     )
     if rows.num_units < FEWEST_CLUSTERS:
         unit = "rows" if rows.clusters is None else "clusters"
@@ -631,19 +649,19 @@ def _check_source(rows: Rows, names: Sequence[str]) -> None:
         )
 
 
-def _list_names(held: Predictions, part: Calibrator, width: int) -> tuple[str, ...]:
+def _list_names(predictions: Predictions, part: Calibrator, width: int) -> tuple[str, ...]:
     """Return the names of the classes, or their numbers; for events "no" and the event's."""
-    if held.task == "events":
-        return ("no", held.event or "event")
-    names = held.class_names or part.class_names_
+    if predictions.task == "events":
+        return ("no", predictions.event or "event")
+    names = predictions.class_names or part.class_names_
     return tuple(names or (str(k) for k in range(width)))
 
 
-def _name_classes(held: Predictions) -> tuple[str, ...] | None:
+def _name_classes(predictions: Predictions) -> tuple[str, ...] | None:
     """Return the class names that a calibrator remembers."""
-    if held.task == "events":
-        return None if held.event is None else (str(held.event),)
-    return held.class_names
+    if predictions.task == "events":
+        return None if predictions.event is None else (str(predictions.event),)
+    return predictions.class_names
 
 
 def _describe_kind(predictions: Predictions) -> str:
@@ -651,9 +669,9 @@ def _describe_kind(predictions: Predictions) -> str:
     return f"{scores} of {predictions.task}"
 
 
-def _warn_of_fitted_rows(part: Calibrator, held: Predictions) -> None:
+def _warn_of_fitted_rows(part: Calibrator, predictions: Predictions) -> None:
     """Warn if source rows fitted the calibrator, which then looks better on them than it is."""
-    shared = count_fitted_rows(part, held)
+    shared = count_fitted_rows(part, predictions)
     if shared and part.name not in ("identity", "temperature"):  # these cannot overfit
         warnings.warn(
             f"about {shared:,} source rows fitted this {part.name} too, on which it looks better "
@@ -662,9 +680,9 @@ def _warn_of_fitted_rows(part: Calibrator, held: Predictions) -> None:
         )
 
 
-def _join_fitted_rows(part: Calibrator, held: Predictions) -> FittedRows:
+def _join_fitted_rows(part: Calibrator, predictions: Predictions) -> FittedRows:
     """Return a description of the rows that fitted the calibrator and of the source rows."""
-    source_rows, before = describe_source(held), part.fitted_rows_
+    source_rows, before = describe_source(predictions), part.fitted_rows_
     if before is None or before.digest == source_rows.digest or part.name == "identity":
         return source_rows
     both = tuple(sorted({*source_rows.sample, *before.sample}))

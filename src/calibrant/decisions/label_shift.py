@@ -294,7 +294,7 @@ def test_fit(
     if number <= width:
         return Fit(None, number, None)
     table = tabulate(cells_s, source.labels, source.weights, number, width)
-    seen = np.bincount(cells_t, target.weights, number) / target.weights.sum()
+    observed = np.bincount(cells_t, target.weights, number) / target.weights.sum()
     class_sums = np.bincount(source.labels, source.weights, width)
     covariance = _cluster_covariance(
         (source.weights / class_sums[source.labels] * shares[source.labels]),
@@ -303,13 +303,13 @@ def test_fit(
         source.clusters,
     )
     covariance += _cluster_covariance(
-        target.weights / target.weights.sum(), cells_t, seen[None], target.clusters
+        target.weights / target.weights.sum(), cells_t, observed[None], target.clusters
     )
     covariance += _doubt_few_rows(table, class_sums.astype(np.float64), shares)
     # One bin follows from the others, and one share.
     weight = np.linalg.pinv(covariance[:-1, :-1], rcond=1e-10, hermitian=True)
     slopes = (table[:, :-1] - table[:, -1:])[:-1]
-    response = (seen - table[:, -1])[:-1]
+    response = (observed - table[:, -1])[:-1]
     gain = np.linalg.pinv(slopes.T @ weight @ slopes, hermitian=True) @ slopes.T @ weight
     left = response - slopes @ (gain @ response)
     statistic = float(left @ weight @ left)
@@ -377,9 +377,9 @@ def _cut_scores(
             cells[place][inside[place]] = number + np.searchsorted(cuts, own_odds, side="right")
         number += len(cuts) + 1
     # A bin without source rows has no share to compare with.
-    held = np.bincount(cells[0], minlength=number) + np.bincount(cells[1], minlength=number) > 0
-    codes = held.cumsum() - 1
-    return codes[cells[0]], codes[cells[1]], int(held.sum())
+    is_used = np.bincount(cells[0], minlength=number) + np.bincount(cells[1], minlength=number) > 0
+    codes = is_used.cumsum() - 1
+    return codes[cells[0]], codes[cells[1]], int(is_used.sum())
 
 
 def _cluster_covariance(

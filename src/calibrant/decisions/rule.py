@@ -346,52 +346,52 @@ def prepare(
         max_cluster_size: The most rows that a cluster can have; None if it is not known.
     """
     _check_kind(predictions)
-    held = predictions.in_memory()
-    labels = as_numpy(held.known_labels).astype(np.int64)
-    ignored = -1 if held.task == "events" else held.ignore_index
+    rows = predictions.in_memory()
+    labels = as_numpy(rows.known_labels).astype(np.int64)
+    ignored = -1 if rows.task == "events" else rows.ignore_index
     kept = np.flatnonzero(labels != ignored) if ignored is not None else np.arange(len(labels))
     if not len(kept):
         raise InputError("no row has a label that counts")
     if len(kept) < len(labels):
-        held = held.take(kept)
-    held = replace(held, ignore_index=-1 if held.task == "events" else None)
+        rows = rows.take(kept)
+    rows = replace(rows, ignore_index=-1 if rows.task == "events" else None)
     if calibrator is None:
-        calibrator = make_identity(held)
+        calibrator = make_identity(rows)
     elif not calibrator.is_fitted:
         raise InputError(f"{calibrator.name} is not fitted: call fit first")
     else:
-        _refuse_fitted_rows(calibrator, held)
-    calibrated = apply(calibrator, held)
+        _refuse_fitted_rows(calibrator, rows)
+    calibrated = apply(calibrator, rows)
     return Calibrated(
         calibrated,
         to_tensor(calibrated.array),
         labels[kept],
-        _make_design(held, max_weight, max_cluster_size),
+        _make_design(rows, max_weight, max_cluster_size),
         calibrator,
         kept,
         MadeOn(
             name=predictions.name,
             num_rows=len(kept),
-            digest=describe_source(held).digest,
-            num_clusters=None if held.clusters is None else len(np.unique(held.clusters)),
-            weighted=held.weights is not None,
+            digest=describe_source(rows).digest,
+            num_clusters=None if rows.clusters is None else len(np.unique(rows.clusters)),
+            weighted=rows.weights is not None,
             date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S"),
             version=__version__,
         ),
     )
 
 
-def make_identity(held: Predictions) -> Calibrator:
+def make_identity(predictions: Predictions) -> Calibrator:
     """Return the calibrator that leaves scores as they are.
 
     Args:
-        held: Predictions of the kind that it takes.
+        predictions: Predictions of the kind that it takes.
     """
-    width = 1 if held.task == "events" else held.num_classes
-    calibrator = get("identity", from_logits=held.is_logits)
+    width = 1 if predictions.task == "events" else predictions.num_classes
+    calibrator = get("identity", from_logits=predictions.is_logits)
     calibrator.load_state_dict({"num_classes_": torch.tensor(width)})
-    named = held.task == "events" and held.event is not None
-    calibrator.class_names_ = (str(held.event),) if named else held.class_names
+    named = predictions.task == "events" and predictions.event is not None
+    calibrator.class_names_ = (str(predictions.event),) if named else predictions.class_names
     return calibrator
 
 
@@ -409,36 +409,38 @@ def _check_kind(predictions: Predictions) -> None:
         )
 
 
-def _as_rows(held: Predictions) -> Tensor:
+def _as_rows(predictions: Predictions) -> Tensor:
     """Return scores as a calibrator's fit sees them."""
-    labels = to_tensor(held.known_labels).to(torch.int64)
-    return rows_of(held.array, labels, from_logits=held.is_logits, ignore_index=None)[0]
+    labels = to_tensor(predictions.known_labels).to(torch.int64)
+    return rows_of(predictions.array, labels, from_logits=predictions.is_logits, ignore_index=None)[
+        0
+    ]
 
 
-def describe_source(held: Predictions) -> FittedRows:
+def describe_source(predictions: Predictions) -> FittedRows:
     """Return the digest and the sample of labelled rows.
 
     Args:
-        held: The rows.
+        predictions: The rows.
     """
-    return describe_rows(_as_rows(held))
+    return describe_rows(_as_rows(predictions))
 
 
-def count_fitted_rows(calibrator: Calibrator, held: Predictions) -> int:
+def count_fitted_rows(calibrator: Calibrator, predictions: Predictions) -> int:
     """Estimate how many of the rows that fitted a calibrator are among these.
 
     Args:
         calibrator: The calibrator.
-        held: The rows, with labels.
+        predictions: The rows, with labels.
     """
     fitted = calibrator.fitted_rows_
-    return 0 if fitted is None else fitted.count_shared(_as_rows(held))
+    return 0 if fitted is None else fitted.count_shared(_as_rows(predictions))
 
 
-def _refuse_fitted_rows(calibrator: Calibrator, held: Predictions) -> None:
+def _refuse_fitted_rows(calibrator: Calibrator, predictions: Predictions) -> None:
     """Raise an error if some rows fitted the calibrator."""
     fitted = calibrator.fitted_rows_
-    shared = count_fitted_rows(calibrator, held)
+    shared = count_fitted_rows(calibrator, predictions)
     if fitted is not None and shared:
         about = "all" if shared == fitted.num_rows else f"about {shared:,}"
         raise InputError(
@@ -449,10 +451,10 @@ def _refuse_fitted_rows(calibrator: Calibrator, held: Predictions) -> None:
 
 
 def _make_design(
-    held: Predictions, max_weight: float | None, max_cluster_size: int | None
+    predictions: Predictions, max_weight: float | None, max_cluster_size: int | None
 ) -> Design:
     """Check stated bounds against the rows; return weights, clusters and the bound."""
-    weights, codes = held.weights, held.cluster_codes
+    weights, codes = predictions.weights, predictions.cluster_codes
     for name, stated, values in (
         ("max_weight", max_weight, weights),
         ("max_cluster_size", max_cluster_size, codes),
