@@ -522,8 +522,8 @@ def _to_class_numbers(
     texts = np.array([text.strip() for text in numbers.tolist()], dtype=object)
     names = tuple(class_names)
     short = _strip_common_prefix(names) if is_named else names
-    seen = set(texts.tolist())
-    if short != names and not seen <= set(names) and seen <= set(short):
+    written = set(texts.tolist())
+    if short != names and not written <= set(names) and written <= set(short):
         names = short
     return _match_names(texts, names, where), names
 
@@ -688,11 +688,11 @@ def rename_members(
         (options.cluster, ("clusters", "cluster"), "clusters"),
         (options.id, ("ids",), "ids"),
     ]
-    held = dict(members)
+    renamed = dict(members)
     if options.scores is not None:
         named = {name for name, _, _ in moves if isinstance(name, str)}
-        held = {
-            key: array for key, array in held.items() if key in {*named, "labels", "class_names"}
+        renamed = {
+            key: array for key, array in renamed.items() if key in {*named, "labels", "class_names"}
         }
     for name, usual, key in moves:
         if name is None:
@@ -702,7 +702,7 @@ def rename_members(
                 f"no array is called {name!r}; found {first(map(repr, members), 12) or 'none'}"
             )
         for other in set(usual) - {name}:
-            held.pop(other, None)
+            renamed.pop(other, None)
         if name not in usual:
-            held[agree_kind(key, None) if usual[0] in KINDS else str(key)] = held.pop(name)
-    return held
+            renamed[agree_kind(key, None) if usual[0] in KINDS else str(key)] = renamed.pop(name)
+    return renamed

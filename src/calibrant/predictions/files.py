@@ -223,9 +223,9 @@ class Contents:
             return np.asarray(values)[rows]
 
         fields = ("scores", "labels", "ids", "weights", "clusters", "num_options")
-        kept = {name: pick(getattr(self, name)) for name in fields}
+        taken = {name: pick(getattr(self, name)) for name in fields}
         return replace(
-            self, **kept, extra={key: pick(column) for key, column in self.extra.items()}
+            self, **taken, extra={key: pick(column) for key, column in self.extra.items()}
         )
 
 

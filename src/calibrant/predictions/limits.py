@@ -21,25 +21,25 @@ MOST_COLUMNS = 1 << 20
 _PARTS = 1 << 20  # record batches or members of a file
 
 
-def check_growth(announced: int, held: int, what: str = "the file") -> None:
+def check_growth(announced: int, file_size: int, what: str = "the file") -> None:
     """Raise an error if so many bytes are too many for a file of this size.
 
     Args:
         announced: The bytes that reading takes.
-        held: The size of the file.
+        file_size: The size of the file.
         what: What announces them, for the error.
     """
-    if announced > most_bytes(held):
+    if announced > most_bytes(file_size):
         raise InputError(
-            f"{what} announces {announced:,} bytes, but has {held:,}: more than "
+            f"{what} announces {announced:,} bytes, but has {file_size:,}: more than "
             f"{MOST_GROWTH} times its size is refused; if it is yours, write it uncompressed, as "
             ".npy"
         )
 
 
-def most_bytes(held: int) -> int:
+def most_bytes(file_size: int) -> int:
     """Return how many bytes a file of this size may announce."""
-    return max(FREE_BYTES, MOST_GROWTH * held)
+    return max(FREE_BYTES, MOST_GROWTH * file_size)
 
 
 class BoundedGzip(gzip.GzipFile):
@@ -184,7 +184,7 @@ class _Table:
         return place + 4, min(_read(self._content, "<I", place), len(self._content))
 
 
-def check_parquet(metadata: Any, names: Sequence[str], held: int) -> None:
+def check_parquet(metadata: Any, names: Sequence[str], file_size: int) -> None:
     """Raise an error if the footer of a Parquet file announces too many values.
 
     Repeated values take no room in such a file, so that 40 bytes can announce a billion.
@@ -192,8 +192,8 @@ def check_parquet(metadata: Any, names: Sequence[str], held: int) -> None:
     Args:
         metadata: The file's metadata, as pyarrow has it.
         names: The columns to read.
-        held: The size of the file.
+        file_size: The size of the file.
     """
-    check_growth(8 * max(0, metadata.num_rows) * len(names), held)
+    check_growth(8 * max(0, metadata.num_rows) * len(names), file_size)
     sizes = (metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
-    check_growth(sum(max(0, size) for size in sizes), held)
+    check_growth(sum(max(0, size) for size in sizes), file_size)

@@ -446,11 +446,11 @@ def _check_header(file: Any, size: int) -> None:
         raise InputError(f"the header announces values of no size ({dtype}): damaged")
     # Plain integers, since NumPy's overflow.
     needed = math.prod(int(length) for length in shape) * dtype.itemsize
-    held = size - file.tell()
-    if any(length < 0 for length in shape) or needed > held:
+    bytes_left = size - file.tell()
+    if any(length < 0 for length in shape) or needed > bytes_left:
         raise InputError(
             f"the header announces shape {str(shape)[:80]} of {dtype}, {needed:,} bytes, but the "
-            f"file holds {held:,}: damaged or cut short"
+            f"file holds {bytes_left:,}: damaged or cut short"
         )
 
 

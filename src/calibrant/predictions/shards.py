@@ -404,17 +404,17 @@ def _read_chunk(batch: Any, start: int, piece: Piece, reading: Reading) -> Chunk
     if piece.partitions:
         chunk.partitions = piece.partitions
         table = TableSet(Path(piece.path), [chunk])
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         contents = read_table(table, columns, largest=sys.maxsize)
         contents.kind = agree_kind(contents.kind, reading.kind)
         predictions = Predictions._from_contents(
             contents, columns, reading.ignore_index, None, True
         )
-        seen.clear()
+        caught.clear()
         if predictions.is_logits:
             warn_of_probabilities(predictions.array, stacklevel=2)
-        like_probabilities = bool(seen)
+        like_probabilities = bool(caught)
     return Chunk(
         predictions, start, batch.num_rows, contents.extra, has_positive, like_probabilities
     )

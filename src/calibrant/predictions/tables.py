@@ -91,16 +91,16 @@ def read_table(table: TableFile, options: ColumnNames, *, largest: int) -> Conte
     # A table may be compressed, so its size in memory decides.
     size = math.prod(scores.shape) * scores.dtype.itemsize
     stays = table.may_stay and size > largest
-    held: FileScores | npt.NDArray[Any] = scores if stays else scores.load()
+    stored: FileScores | npt.NDArray[Any] = scores if stays else scores.load()
     is_plain = chosen.task == "classes" and not chosen.is_one_column
     if table.is_text and chosen.kind != "logits" and is_plain:
         sums = RoundedSums()
-        for chunk in iterate_scores(held):
+        for chunk in iterate_scores(stored):
             sums.update(as_numpy(chunk))
         if sums.explains(len(chosen.scores) if counts is None else int(counts.max())):
             scores.is_rounded = stays
-            held = held if isinstance(held, FileScores) else normalise_rows(held)
-    return make_contents(chosen, held, read, options, notes)
+            stored = stored if isinstance(stored, FileScores) else normalise_rows(stored)
+    return make_contents(chosen, stored, read, options, notes)
 
 
 class TableScores(FileScores):
@@ -357,8 +357,8 @@ class TableSet(TableFile):
 
     def _check(self, names: Sequence[str]) -> None:
         for table in self._tables:
-            held = {*table.names, *table.partitions}
-            missing = [name for name in names if name not in held]
+            present = {*table.names, *table.partitions}
+            missing = [name for name in names if name not in present]
             if missing:
                 raise InputError(
                     f"{table.path} has no column {missing[0]!r}, {self._tables[0].path.name} does: "
@@ -372,14 +372,14 @@ class TableSet(TableFile):
         self._check(names)
         for table in self._tables:
             table.kinds.update(self.kinds)
-            held = set(table.names)
-            own_names = [name for name in names if name in held]
+            present = set(table.names)
+            own_names = [name for name in names if name in present]
             # A table of no column has no batches.
             with explain_read_errors(table.path):
                 for batch in table.batches(own_names or table.names[:1], rows):
                     columns = dict(batch.columns)
                     for name in names:
-                        if name not in held:
+                        if name not in present:
                             value = table.partitions[name]
                             columns[name] = pyarrow.repeat(value, batch.num_rows)
                     yield Batch(columns, batch.num_rows)
@@ -390,13 +390,13 @@ class TableSet(TableFile):
         total, parts = 0, {name: list[Column]() for name in names}
         for table in self._tables:
             table.kinds.update(self.kinds)
-            held = set(table.names)
-            own_names = [name for name in names if name in held]
+            present = set(table.names)
+            own_names = [name for name in names if name in present]
             with explain_read_errors(table.path):
                 num_rows, read = table.read(own_names or table.names[:1])
             total += num_rows
             for name in names if num_rows else ():
-                if name in held:
+                if name in present:
                     parts[name].append(read[name])
                     continue
                 value = table.partitions[name]

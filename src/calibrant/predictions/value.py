@@ -920,14 +920,14 @@ class Predictions:
         """
         if self.task != "multilabel":
             raise InputError(f"to_events takes many labels a row, found task {self.task!r}")
-        held = self.in_memory()
-        scores, labels = held.array, held.known_labels
+        loaded = self.in_memory()
+        scores, labels = loaded.array, loaded.known_labels
         rows = np.arange(self.num_rows) if self.clusters is None else self.clusters
         weights = self.weights
         if label is not None:
             names = self.class_names or tuple(str(k) for k in range(self.num_classes))
             return replace(
-                held,
+                loaded,
                 scores=scores[:, label],
                 labels=labels[:, label],
                 task="events",
@@ -936,7 +936,7 @@ class Predictions:
             )
         width = self.num_classes
         return replace(
-            held,
+            loaded,
             scores=scores.reshape(-1),
             labels=labels.reshape(-1),
             task="events",
