@@ -110,7 +110,7 @@ def adapt(
     fitted = None if calibrator is None else load(calibrator)
     if fitted is not None and fitted.takes_features:
         raise InputError(f"{calibrator}: takes features, and adapt takes scores")
-    judged: Unlabelled | None = None
+    effect: Unlabelled | None = None
     if source is None:
         adapted = adapt_to(
             fitted,
@@ -123,7 +123,7 @@ def adapt(
         unlabelled = replace(inputs, labels=None, label_column=None, ignore_index=None)
         new = None if target is None else unlabelled.read(target, quiet=quiet)
         try:
-            judged = evaluate_unlabelled(
+            effect = evaluate_unlabelled(
                 fitted,
                 source=old,
                 target=new,
@@ -141,14 +141,14 @@ def adapt(
                 console = make_console(stderr=True)
                 console.print(f"refused: {explanation}", style="bold yellow", soft_wrap=True)
             raise typer.Exit(EXCEEDED) from None
-        adapted = judged.calibrator
+        adapted = effect.calibrator
     adapted.save(output)
     if onnx is not None:
         export_onnx(adapted, onnx)
     if as_json:
-        echo_json({**_describe(adapted, judged), "output": str(output)})
+        echo_json({**_describe(adapted, effect), "output": str(output)})
     elif not quiet:
-        show_adapted(adapted, judged, make_console())
+        show_adapted(adapted, effect, make_console())
         console = make_console()
         console.print(f"\ncalibrator: {output}", soft_wrap=True)
         if onnx is not None:
@@ -197,17 +197,17 @@ def _read_shares(texts: list[str] | None, old: Predictions, inputs: options.Inpu
     return share
 
 
-def _describe(adapted: PriorShift, judged: Unlabelled | None) -> dict[str, Any]:
+def _describe(adapted: PriorShift, effect: Unlabelled | None) -> dict[str, Any]:
     """Return what JSON says; the assumption comes first."""
     from calibrant.calibrators.methods.prior_shift import ASSUMPTION
 
     about: dict[str, Any] = {"assumption": ASSUMPTION, "explanation": adapted.explanation}
-    if judged is None:
+    if effect is None:
         return {**about, "shift": asdict(adapted.shift_)}
-    return {**about, **judged.to_dict()}
+    return {**about, **effect.to_dict()}
 
 
-def show_adapted(adapted: PriorShift, judged: Unlabelled | None, console: Console) -> None:
+def show_adapted(adapted: PriorShift, effect: Unlabelled | None, console: Console) -> None:
     """Print what the shift is, the shares, and how good the calibrator is before and after."""
     shift = adapted.shift_
     first, *rest = shift.sentences
@@ -216,19 +216,19 @@ def show_adapted(adapted: PriorShift, judged: Unlabelled | None, console: Consol
         console.print(sentence, soft_wrap=True)
     console.print()
     _show_shares(shift, console)
-    if judged is None:
+    if effect is None:
         return
     table = make_table()
     table.add_column("on the new rows", style="cyan")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    for name, before in judged.before.items():
+    for name, before in effect.before.items():
         table.add_row(
-            _FIGURES[name], _format_span(name, before), _format_span(name, judged.after[name])
+            _FIGURES[name], _format_span(name, before), _format_span(name, effect.after[name])
         )
     console.print()
     console.print(table)
-    console.print(judged.sentences[-1], style="dim", soft_wrap=True)
+    console.print(effect.sentences[-1], style="dim", soft_wrap=True)
 
 
 _FIGURES = {

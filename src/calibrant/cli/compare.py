@@ -169,8 +169,8 @@ def compare(
     failures = [check for check in checks if check.says is not None]
     if report is not None:
         data = [("old", a), ("new", b), ("labels", inputs.labels), ("groups", groups)]
-        judged = _judge_both(first, second, join, view, pos_label, num_bins, resamples, seed)
-        _write_report(comparison, judged, checks, report, title, about.make_record(data))
+        evaluations = _judge_both(first, second, join, view, pos_label, num_bins, resamples, seed)
+        _write_report(comparison, evaluations, checks, report, title, about.make_record(data))
     if as_json:
         failed = [
             {"option": check.option, "name": check.name, "says": check.says} for check in failures
@@ -286,7 +286,7 @@ def _judge_both(
 
 def _write_report(
     comparison: Comparison,
-    judged: list[Any],
+    evaluations: list[Any],
     checks: list[Checked],
     path: Path,
     title: str | None,
@@ -299,8 +299,8 @@ def _write_report(
         write_comparison(
             comparison,
             path,
-            before=judged[0],
-            after=judged[1],
+            before=evaluations[0],
+            after=evaluations[1],
             checks=shown,
             title=title,
             record=record,

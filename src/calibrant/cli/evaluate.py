@@ -266,8 +266,8 @@ def evaluate(
                 else []
             )
         record = about.make_record(data)
-        held = predictions if shards is None else None
-        _write_report(evaluation, held, report, title=title, record=record)
+        rows = predictions if shards is None else None
+        _write_report(evaluation, rows, report, title=title, record=record)
     failures = _find_failures(
         evaluation, thresholds, fail_on, check_groups=fail_groups, check_verdict=fail_verdict
     )

@@ -139,8 +139,8 @@ def load(
         if long_tail is not None:
             rows = long_tail_rows(train.labels, train.num_classes, ratio=long_tail, seed=seed)
             train, validation = train.take(rows), 0.5
-        kept, held = stratified_split(train.labels, validation, seed=seed)
-        kept_images, held_images = train.take(kept), train.take(held)
+        train_rows, validation_rows = stratified_split(train.labels, validation, seed=seed)
+        kept_images, held_images = train.take(train_rows), train.take(validation_rows)
     return Splits(kept_images, held_images, test, *moments(kept_images.images))
 
 

@@ -135,8 +135,14 @@ def folder_datasets(
     names, parts = find_parts(Path(path))
     train = parts["train"]
     if "validation" not in parts:
-        kept, held = stratified_split(torch.tensor(train.labels), validation, seed=seed)
-        parts = {**parts, "train": _take(train, kept), "validation": _take(train, held)}
+        train_rows, validation_rows = stratified_split(
+            torch.tensor(train.labels), validation, seed=seed
+        )
+        parts = {
+            **parts,
+            "train": _take(train, train_rows),
+            "validation": _take(train, validation_rows),
+        }
         train = parts["train"]
     if mean is None or std is None:
         generator = torch.Generator().manual_seed(seed)

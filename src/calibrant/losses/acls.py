@@ -110,8 +110,8 @@ def penalties(
     """Compute what `acls` is the mean of: one number per row."""
     _check(margin, lambda1, lambda2, form, adaptive, condition)
     top, predicted = largest(rows.logits)
-    held = top if form == "paper" else top.detach()
-    gaps_below = held.unsqueeze(1) - rows.logits
+    top_values = top if form == "paper" else top.detach()
+    gaps_below = top_values.unsqueeze(1) - rows.logits
     others = _penalty(gaps_below, margin, adaptive, condition)
     total = others.sum(1)
     if form != "paper":

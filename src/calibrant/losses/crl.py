@@ -86,8 +86,8 @@ def _penalise_margin(rows: Rows, margin: float) -> Tensor:
     far = top.unsqueeze(1) - rows.logits.detach() >= margin
     beyond = far.any(1)
     is_predicted = is_place(rows.logits, predicted) & beyond.unsqueeze(1)
-    held = rows.logits.where(far | is_predicted, rows.logits.detach())
-    return pick(torch.softmax(held, 1), predicted) * beyond
+    frozen = rows.logits.where(far | is_predicted, rows.logits.detach())
+    return pick(torch.softmax(frozen, 1), predicted) * beyond
 
 
 def _check(condition: str, margin: float) -> None:

@@ -135,10 +135,10 @@ def soft_binned_error(
     if counts is not None:
         member = member.where(counts, 0)
     size = member.sum(row_dims, keepdim=True)
-    held = size.clamp_min(torch.finfo(size.dtype).tiny)
-    accuracy = (member * correct).sum(row_dims, keepdim=True) / held
+    bin_mass = size.clamp_min(torch.finfo(size.dtype).tiny)
+    accuracy = (member * correct).sum(row_dims, keepdim=True) / bin_mass
     if form == "bin":
-        mean = (member * confidence).sum(row_dims, keepdim=True) / held
+        mean = (member * confidence).sum(row_dims, keepdim=True) / bin_mass
         power = (size * _power(accuracy - mean, order)).sum() / total
     else:
         power = (member * _power(accuracy - confidence, order)).sum() / total

@@ -287,14 +287,14 @@ def _describe_alarm(
         )
     sign = 1 if test == "over" else -1
     if plan.event is None:
-        said, truth = "confidence", "accuracy"
+        claimed, truth = "confidence", "accuracy"
     else:
-        said, truth = f"the probability of {plan.event}", "its frequency"
+        claimed, truth = f"the probability of {plan.event}", "its frequency"
     word = "above" if test == "over" else "below"
     return (
-        f"{where}{said} is {100 * sign * mean:.1f} points {word} {truth} on average {period}; the "
-        f"baseline's {100 * sign * baseline:.1f}, {100 * worst:.1f} at worst, and the tolerance "
-        f"allow {100 * bound:.1f}"
+        f"{where}{claimed} is {100 * sign * mean:.1f} points {word} {truth} on average "
+        f"{period}; the baseline's {100 * sign * baseline:.1f}, {100 * worst:.1f} at worst, and "
+        f"the tolerance allow {100 * bound:.1f}"
     )
 
 

@@ -209,14 +209,14 @@ def _draw_reliability(pair: tuple[Evaluation, Evaluation]) -> dict[str, Any]:
         counts = [int(number) for number in bins["count"]]
         dots = [
             {
-                "x": round(100 * said, 3),
-                "y": round(100 - 100 * seen, 3),
+                "x": round(100 * claimed, 3),
+                "y": round(100 - 100 * observed, 3),
                 "low": round(100 - 100 * low, 3),
                 "high": round(100 - 100 * high, 3),
                 "size": round(2.5 + 5 * math.sqrt(count / max(counts)), 2),
-                "text": f"{said:.1%} → {seen:.1%}, {count:,} rows",
+                "text": f"{claimed:.1%} → {observed:.1%}, {count:,} rows",
             }
-            for said, seen, low, high, count in zip(*places, counts, strict=True)
+            for claimed, observed, low, high, count in zip(*places, counts, strict=True)
         ]
         sides.append({"kind": kind, "dots": dots})
     event = pair[1].event
@@ -330,8 +330,8 @@ def _make_group_row(group: ComparedGroup, metrics: Sequence[str]) -> dict[str, A
             }
         )
     outcomes = {cell["outcome"] for cell in cells} - {""}
-    judged = group.untested or " and ".join(sorted(outcomes)) or "no difference shown"
-    return {"name": group.value, "rows": f"{group.num_rows:,}", "judged": judged, "cells": cells}
+    finding = group.untested or " and ".join(sorted(outcomes)) or "no difference shown"
+    return {"name": group.value, "rows": f"{group.num_rows:,}", "judged": finding, "cells": cells}
 
 
 def _list_settings(comparison: Comparison) -> list[tuple[str, str]]:

@@ -75,11 +75,11 @@ def _make_points(
 
 def _make_kernel(curve: curves.KernelCurve, cells: curves.Cells) -> list[list[Any]]:
     """Return points of the kernel curve: probability, frequency, density."""
-    seen = np.flatnonzero(curves.find_seen(curve, cells, "linear"))
-    if not len(seen):
+    shown = np.flatnonzero(curves.find_seen(curve, cells, "linear"))
+    if not len(shown):
         return []
-    chosen = np.unique(np.linspace(seen[0], seen[-1], 2 * _POINTS).astype(int))
-    chosen = chosen[np.isin(chosen, seen)]
+    chosen = np.unique(np.linspace(shown[0], shown[-1], 2 * _POINTS).astype(int))
+    chosen = chosen[np.isin(chosen, shown)]
     parts = (curve.probability, curve.frequency, curve.density)
     return [_round_all(row) for row in np.stack(parts, axis=1)[chosen]]
 

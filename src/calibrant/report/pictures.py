@@ -227,9 +227,9 @@ def _draw_bins(bins: pd.DataFrame, frame: _Frame, axes: Axes) -> None:
         frame.clip(bins[name].to_numpy(float))
         for name in ("probability", "frequency", "band_low", "band_high", "low", "high")
     )
-    judged = np.isfinite(low)
+    bounded = np.isfinite(low)
     axes.bar(begin, high - low, end - begin, low, align="edge", color=BAND, lw=0, zorder=1)
-    outside = judged & (
+    outside = bounded & (
         (bins["frequency"] < bins["band_low"]) | (bins["frequency"] > bins["band_high"])
     )
     colours = np.where(~outside, INSIDE, np.where(y < x, OVER, UNDER))

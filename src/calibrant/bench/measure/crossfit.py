@@ -40,12 +40,12 @@ def fit_on_halves(
     labels = np.asarray(predictions.labels)
     first, second = split_rows(len(labels), 0.5, seed=seed, strata=labels)
     scores = torch.empty_like(torch.as_tensor(predictions.array))
-    for fitted, judged in ((first, second), (second, first)):
+    for fitted, held_out in ((first, second), (second, first)):
         rows = predictions.take(fitted)
         if more is not None:
-            rows = join_rows([rows, more(judged)])
-        after = apply(fit(text, rows).calibrator, predictions.take(judged))
-        scores[torch.from_numpy(judged)] = torch.as_tensor(after.array).to(scores.dtype)
+            rows = join_rows([rows, more(held_out)])
+        after = apply(fit(text, rows).calibrator, predictions.take(held_out))
+        scores[torch.from_numpy(held_out)] = torch.as_tensor(after.array).to(scores.dtype)
     return replace(predictions, scores=scores, is_logits=True)
 
 

@@ -61,10 +61,10 @@ def stage_two(name: str, subject: Subject, **options: Any) -> Iterator[Measureme
         rows = count_rows(after)
         yield from make_measurements(part, called, values, seconds=head.seconds, rows=rows)
     yield from _trace(called, head.module)
-    judged = {part: after for part, after in predictions.items() if part != "train"}
+    parts_after = {part: after for part, after in predictions.items() if part != "train"}
     for text in calibrator_text.expand_calibrators(options.get("then", ())):
         top = fit(text, predictions[calibrator_text.fitting_part(text)])
-        yield from measure_calibrated(f"{called}+{text}", top, judged)
+        yield from measure_calibrated(f"{called}+{text}", top, parts_after)
         if options.get("crossfit", False):
             for measurement in crossfit(text, predictions["validation"]):
                 yield measurement._replace(calibrator=f"{called}+{text}")

@@ -139,8 +139,8 @@ class Parts:
 
     def judged_parts(self) -> dict[str, Predictions]:
         """Return the parts that calibrators are judged on."""
-        judged = [part for part in ("validation", "test") if part in self.parts]
-        return {part: self.predictions(part) for part in judged}
+        names = [part for part in ("validation", "test") if part in self.parts]
+        return {part: self.predictions(part) for part in names}
 
 
 class Subject(Parts):

@@ -119,11 +119,11 @@ def _read(source: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with _open_archive(source) as packed, tarfile.open(fileobj=packed, mode="r:") as tar:
-            announced, held = 0, source.stat().st_size
+            announced, size = 0, source.stat().st_size
             for info in tar:
                 _check_member(info)
                 announced += info.size
-                check_growth(announced, held, "the archive")
+                check_growth(announced, size, "the archive")
                 # Others are never read.
                 if info.isfile() and any(kind.fullmatch(info.name) for kind in _TAKEN):
                     file = tar.extractfile(info)

@@ -112,14 +112,14 @@ def _read_logits(entry: Any) -> dict[str, Any]:
 def _holds(condition: Mapping[str, Any], settings: Mapping[str, Any], method: str) -> bool:
     """Return whether each setting has the value, or one of the values, of the condition."""
     recipe, options = _parse_recipe(settings)
-    seen = {**settings, "method": method, "recipe": recipe, "recipe_options": options}
+    known = {**settings, "method": method, "recipe": recipe, "recipe_options": options}
     for name, value in condition.items():
         wanted = value if isinstance(value, list) else [value]
         if name == "recipe":  # matches by name alone, or with exactly these options
             texts = [_parse_recipe({"recipe": text}) for text in wanted]
             if all(named not in ((recipe, {}), (recipe, options)) for named in texts):
                 return False
-        elif seen.get(name, _default_of(name)) not in wanted:
+        elif known.get(name, _default_of(name)) not in wanted:
             return False
     return True
 

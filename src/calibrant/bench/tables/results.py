@@ -127,8 +127,8 @@ class Results:
 
         Names with a colon, such as ``hard_classes:even``, are no calibrators.
         """
-        judged = self.rows.loc[self.rows["part"] == "test", "calibrator"]
-        measured = [str(name) for name in dict.fromkeys(judged) if ":" not in str(name)]
+        of_test = self.rows.loc[self.rows["part"] == "test", "calibrator"]
+        measured = [str(name) for name in dict.fromkeys(of_test) if ":" not in str(name)]
         return tuple(
             dict.fromkeys([*(name for name in self._asked if name in measured), *measured])
         )

@@ -312,7 +312,7 @@ def _write_csv(table: Table) -> str:
                 if table.method is not None:
                     method, after = table.method, name
                 ours = (mean.mean, mean.error, mean.count) if mean else (None, None, 0)
-                seen = (test.mean, test.low, test.high, test.p) if test else (None,) * 4
+                comparison = (test.mean, test.low, test.high, test.p) if test else (None,) * 4
                 theirs: tuple[Any, ...] = (None,) * 6
                 if entry.published is not None:
                     figure = entry.published.figure
@@ -328,7 +328,7 @@ def _write_csv(table: Table) -> str:
                         column.part,
                         *ours,
                         *flags,
-                        *seen,
+                        *comparison,
                         entry.p,
                         *theirs,
                         *(

@@ -48,11 +48,11 @@ class MacCal(Recipe):
         if isinstance(head, MacCalHead) and head.start == "trained":
             head.begin_from(job.split().head)
         features, labels = job.features(job.train)
-        held = None
+        validation = None
         chooses = isinstance(head, MacCalHead) and head.gamma is None
         if chooses and job.validation is not None and job.has_validation:
-            held = job.features(job.validation)
-        head.fit(features, labels, validation=held)
+            validation = job.features(job.validation)
+        head.fit(features, labels, validation=validation)
         job.replace_head(head.to(job.device))
         return {
             key: float(value)
