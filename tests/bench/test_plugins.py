@@ -540,7 +540,7 @@ def test_a_module_by_name(tmp_path, monkeypatch):
     (package / "inner.py").write_text(METHODS + "\n# edited\n")
     with pytest.raises(InputError, match="has changed since it was imported: start a new process"):
         Suite.parse(text)
-    with pytest.raises(InputError, match="not the one that the suite was read with"):
+    with pytest.raises(InputError, match="differs from the one that the suite was read with"):
         receive_plugins(list_loaded())
     forget_plugins()  # what was imported is still the former code
     with pytest.raises(InputError, match=r"inner\.py has changed since it was imported"):
@@ -637,13 +637,16 @@ def test_a_choice_is_of_the_source_it_was_made_with(folder, tmp_path):
         (METHODS.replace('"my_error"', '"vector"'), "a calibrator called 'vector' is built in"),
         (METHODS.replace("tiny_net", "resnet18"), "a network called 'resnet18' is built in"),
         (METHODS.replace('"half"', '"none"'), "'none' is reserved in results"),
-        (METHODS.replace('"mean_gap"', '"mean gap"'), "called by a word"),
-        (METHODS.replace('"mean_gap"', '"lambda"'), "called by a word"),
+        (METHODS.replace('"mean_gap"', '"mean gap"'), "must be a word"),
+        (METHODS.replace('"mean_gap"', '"lambda"'), "must be a word"),
         (
             METHODS.replace("factor", "source"),
             "the option 'source' of the calibrator 'half' is reserved",
         ),
-        (METHODS.replace("losses.SecondaryLoss", "torch.nn.Module"), "is a subclass of calibrant"),
+        (
+            METHODS.replace("losses.SecondaryLoss", "torch.nn.Module"),
+            "must be a subclass of calibrant",
+        ),
         (METHODS.replace('    name = "mean_gap"\n', ""), "MeanGap has no name"),
         (
             METHODS.replace('"twice"', '"again"')

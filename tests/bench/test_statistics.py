@@ -91,12 +91,12 @@ def test_best_and_those_not_told_from_it():
         "few": {0: 1.0},
         "none": {},
     }
-    assert ours.best_and_tied(runs, higher=False) == ("best", {"near"})
-    best, tied = ours.best_and_tied(runs, higher=True)
+    assert ours.find_best_and_tied(runs, higher=False) == ("best", {"near"})
+    best, tied = ours.find_best_and_tied(runs, higher=True)
     assert best == "far"
     assert not tied
-    assert ours.best_and_tied({"none": {}}, higher=True) == (None, set())
+    assert ours.find_best_and_tied({"none": {}}, higher=True) == (None, set())
     # A single lucky seed is no best where others have three.
     lucky = runs | {"lucky": {0: min(runs["best"].values()) - 1.0}}
-    assert ours.best_and_tied(lucky, higher=False)[0] == "best"
-    assert ours.best_and_tied({"one": {0: 2.0}, "two": {0: 1.0}}, higher=False)[0] == "two"
+    assert ours.find_best_and_tied(lucky, higher=False)[0] == "best"
+    assert ours.find_best_and_tied({"one": {0: 2.0}, "two": {0: 1.0}}, higher=False)[0] == "two"

@@ -429,7 +429,9 @@ def test_a_bound_on_the_likelihood_lost_is_kept_and_told(seed):
     assert least <= min(values) + 1e-9  # the exact minimum, whatever it costs
     assert "bound_by_likelihood" not in exact.facts_
     bound = {"max_likelihood_loss": 0.01}
-    with pytest.warns(UserWarning, match="costs more than max_likelihood_loss=0.01 of the"):
+    with pytest.warns(
+        UserWarning, match="costs more likelihood than max_likelihood_loss=0.01 allows"
+    ):
         found = get("temperature", objective="sb_ece", objective_options=bound).fit(logits, labels)
     assert found.facts_ == {"bound_by_likelihood": 1.0}
     here = problem.loss(np.log([float(found.temperature_)]), objective.loss)

@@ -67,7 +67,7 @@ def test_built_in_names_cannot_be_taken_nor_words_that_results_use():
     for name, match in (("temperature", "a calibrator called"), ("none", "is reserved in results")):
         with pytest.raises(InputError, match=match):
             metrics.register(name=name)(lambda probs, target: 0.0)
-    with pytest.raises(InputError, match=r"is a subclass of calibrant\.losses\.Loss"):
+    with pytest.raises(InputError, match=r"must be a subclass of calibrant\.losses\.Loss"):
         losses.register(int)
 
 

@@ -57,7 +57,7 @@ class Calibrated(nn.Module):
 def attach(model: nn.Module, calibrator: Calibrator) -> Calibrated:
     """Return one `nn.Module` that runs the model and calibrates its scores.
 
-    Neither is copied; the calibrator is moved to the device of the model.
+    Model and calibrator are not copied; the calibrator is moved to the device of the model.
 
     Args:
         model: The model.

@@ -134,7 +134,7 @@ def compare(
         raise InputError("--fail-on bound requires --fail-worse NAME=MARGIN")
 
     from calibrant.evaluation import compare as compare_predictions
-    from calibrant.evaluation.compare import default_compared
+    from calibrant.evaluation.compare import list_default_metrics
 
     if fail_groups and groups is None and group_column is None:
         raise InputError("--fail-groups requires --groups or --group-column")
@@ -147,7 +147,7 @@ def compare(
     pos_label = inputs.find_positive(first)
     if first.name == second.name:
         first, second = replace(first, name=str(a)), replace(second, name=str(b))
-    names = names or list(default_compared(first, view=view, pos_label=pos_label))
+    names = names or list(list_default_metrics(first, view=view, pos_label=pos_label))
     comparison = compare_predictions(
         first,
         second,

@@ -93,7 +93,7 @@ def receive_plugins(sent: Iterable[Mapping[str, Any]]) -> None:
         plugin = Plugin(**fields)
         if plugin.source is None and _find_module(plugin.name).digest != plugin.digest:
             raise InputError(
-                f"plugin {plugin.name}: its source here is not the one that the suite was read with"
+                f"plugin {plugin.name} differs from the one that the suite was read with"
             )
         _load(plugin)
 

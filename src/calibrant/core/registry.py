@@ -128,7 +128,7 @@ class Registry(Generic[T]):
         module = _module_of(thing)
         key, entry = (self.kind, str(word)), Entry(thing, line, module)
         earlier = _history.setdefault(module, {}).get(key)
-        if earlier is not None and _qualified(earlier.target) != _qualified(thing):
+        if earlier is not None and _qualify(earlier.target) != _qualify(thing):
             raise InputError(f"the {self.kind} {word!r} is registered twice: give each a name")
         path = getattr(sys.modules.get(module), "__file__", None) or ""
         _stamps[module] = path, _stamp(path)
@@ -159,7 +159,7 @@ class Registry(Generic[T]):
     def _check_name(self, name: Any, thing: Any) -> None:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise InputError(
-                f"a {self.kind} is called by a word, such as my_{self.kind}, found {name!r}"
+                f"the name of a {self.kind} must be a word, such as my_{self.kind}, found {name!r}"
             )
         for registry in (self, *([resolve(self._rival)] if self._rival else [])):
             entry = registry._entries.get(name)
@@ -259,8 +259,8 @@ def digest_of_module(module: str) -> str:
         path = _stamps.get(module, ("", None))[0]
         if not path or not Path(path).is_file():
             raise InputError(
-                f"a method that {module} registers has no source file: write it into a file, so "
-                "that its results differ in name from those of a later version"
+                f"{module} registers a method that has no source file: write the method into a "
+                "file, so that results name the version of its source"
             )
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     else:
@@ -320,7 +320,7 @@ def _module_of(thing: Any) -> str:
     return str(getattr(thing, "__module__", None) or "__main__")
 
 
-def _qualified(thing: object) -> str:
+def _qualify(thing: object) -> str:
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
@@ -331,7 +331,7 @@ def check_subclass(kind: str, parent: str) -> Callable[[Any], None]:
         base: type = resolve(parent)
         if not isinstance(thing, type) or not issubclass(thing, base):
             where = f"{base.__module__.removesuffix('.base')}.{base.__name__}"
-            raise InputError(f"a {kind} of your own is a subclass of {where}, found {thing!r}")
+            raise InputError(f"a {kind} to register must be a subclass of {where}, found {thing!r}")
         if not isinstance(getattr(thing, "name", None), str) or "name" not in vars(thing):
             raise InputError(f"{thing.__name__} has no name: write `name = ...` in the class")
 

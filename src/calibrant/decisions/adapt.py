@@ -110,7 +110,7 @@ class Unlabelled:
 
     Args:
         before: The figures of the calibrator as it was given, with intervals.
-        after: Those of the adapted one.
+        after: The figures of the adapted calibrator.
         calibrator: The adapted calibrator.
         event: What the probability is the probability of, where rows are events; else None.
         confidence_level: The level of the intervals.
@@ -544,9 +544,9 @@ def _estimate(
             "them"
         )
     if refusals and not force:
-        raise ShiftError(f"{'; and '.join(refusals)}; or go on with force=True")
+        raise ShiftError(f"{'; and '.join(refusals)}; or adapt all the same with force=True")
     if refusals:
-        warnings.warn(f"forced although {'; and '.join(refusals)}", stacklevel=4)
+        warnings.warn(f"adapted all the same, although {'; and '.join(refusals)}", stacklevel=4)
     elif fit.is_off:
         warnings.warn(
             f"label shift does not explain the new scores (p = {fit.p_value:.2g}, misfit "
@@ -644,8 +644,8 @@ def _check_source(rows: Rows, names: Sequence[str]) -> None:
     counts = np.bincount(rows.labels, minlength=len(names))
     if missing := [names[k] for k in np.flatnonzero(counts == 0).tolist()]:
         raise InputError(
-            f"source has no row of {first(missing)}: how rows of a class score must be seen before "
-            "its share can be changed or estimated"
+            f"source has no row of {first(missing)}: give rows of every class, or its share "
+            "cannot be changed or estimated"
         )
 
 
@@ -674,8 +674,8 @@ def _warn_of_fitted_rows(part: Calibrator, predictions: Predictions) -> None:
     shared = count_fitted_rows(part, predictions)
     if shared and part.name not in ("identity", "temperature"):  # these cannot overfit
         warnings.warn(
-            f"about {shared:,} source rows fitted this {part.name} too, on which it looks better "
-            "than it is: shares and intervals are better with other labelled rows",
+            f"this {part.name} was fitted on about {shared:,} of the source rows and looks better "
+            "on them than it is: other labelled rows give better shares and intervals",
             stacklevel=5,
         )
 

@@ -128,5 +128,5 @@ def _verify(path: Path, outputs: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             )
         if onnx_decided.shape != decided.shape or int((onnx_decided != decided).sum()) > 1:
             raise InputError(
-                "ONNX Runtime decides otherwise than torch; nothing was written to this path"
+                "ONNX Runtime and torch decide differently; nothing was written to this path"
             )

@@ -223,7 +223,7 @@ class Fit(NamedTuple):
     """Whether label shift explains the scores of new rows.
 
     Args:
-        p_value: Of the hypothesis that it does; None if there are too few rows to test.
+        p_value: The p-value of the hypothesis that it does; None if there are too few rows to test.
         num_bins: The number of score bins.
         misfit: The total variation that label shift leaves, less what chance adds.
     """

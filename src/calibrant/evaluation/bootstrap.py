@@ -287,7 +287,7 @@ def _resampled_set(state: State, counts: Counts) -> RankState | Tensor:
         return state.totals(counts)
     assert isinstance(state, RankState)
     order, score, loss = state.sort_rows()
-    resampled = RankState.from_ranked(_ranked(score, loss, counts[:, order.numpy()]))
+    resampled = RankState.from_ranked(_rank_resamples(score, loss, counts[:, order.numpy()]))
     resampled.loss = state.loss
     return resampled
 
@@ -311,7 +311,7 @@ def _cells(measure: Measure, resampled: RankState | Tensor) -> Tensor:
     return torch.stack([cumulative[:, last].diff() for cumulative in sums], dim=-1)
 
 
-def _ranked(score: Tensor, values: Tensor, counts: Counts) -> Ranked:
+def _rank_resamples(score: Tensor, values: Tensor, counts: Counts) -> Ranked:
     """Return the ranked sums of resampled sets; rows must be in ascending order of score."""
     times = torch.from_numpy(counts)
     ends = torch.ones_like(score, dtype=torch.bool)

@@ -285,7 +285,7 @@ class Comparison:
         Args:
             metric: The name of a metric of this comparison.
         """
-        return self._directed(metric).winner == "a" and metric in self.shown
+        return self._require_direction(metric).winner == "a" and metric in self.shown
 
     def may_be_worse(self, metric: str, margin: float) -> bool:
         """Return whether the interval leaves room for B being worse by more than a margin.
@@ -299,13 +299,13 @@ class Comparison:
         """
         if not margin >= 0:
             raise InputError(f"the margin must be at least 0, found {margin!r}")
-        difference = self._directed(metric)
+        difference = self._require_direction(metric)
         return not (difference.is_tested and difference.harm[1] <= margin)
 
-    def _directed(self, metric: str) -> Difference:
+    def _require_direction(self, metric: str) -> Difference:
         difference = self[metric]
         if difference.better == "neither":
-            raise InputError(f"{metric} has no better direction: nothing is worse in it")
+            raise InputError(f"neither high nor low {metric} is better: choose another metric")
         return difference
 
     @property
@@ -426,7 +426,7 @@ def compare(
         a: The baseline.
         b: The other set, of the same rows with the same labels.
         metrics: Names of metrics, or a mapping from names to options; if None, those of
-            `default_compared`.
+            `list_default_metrics`.
         num_bins: The number of bins of metrics that bin.
         confidence_level: The level of the intervals.
         resamples: The number of resamples.
@@ -457,7 +457,7 @@ def compare(
     positive = choose_positive(rows_a, view, pos_label)
     event = None if positive is None else name_event(rows_a, positive)
     if metrics is None:
-        metrics = default_compared(a, view=view, pos_label=pos_label)
+        metrics = list_default_metrics(a, view=view, pos_label=pos_label)
     measures = choose_measures(metrics, num_bins, event=event)
     plan = Plan(confidence_level, resamples, seed)
     compared = _compare_rows(
@@ -648,7 +648,7 @@ def _count_labelled(predictions: Predictions) -> int:
     return int(labels.size if ignored is None else (labels != ignored).sum())
 
 
-def default_compared(
+def list_default_metrics(
     predictions: Predictions, *, view: str | None = None, pos_label: int | None = None
 ) -> tuple[str, ...]:
     """Return the metrics that `compare` compares unless others are named.
@@ -782,13 +782,13 @@ class _Pair:
         self.sides, self.measures, self.plan, self.units = sides, measures, plan, units
         self.closed = closed or not units.plain  # else rows are resampled where they can be
         self.swaps = swaps
-        # Of many groups, swaps are left out where they could not change what is shown.
+        # With many groups, swaps are left out where they could not change what is shown.
         self.swap_below = 1.0 if swaps == _SWAPS else 1 - plan.level
         self.how: dict[str, Any] = {"weights": units.weights, "clusters": units.clusters}
         counted = _count_labelled(sides[0].predictions)
         self.num_rows = counted
         self.num_units = counted if units.clusters is None else int(units.clusters.max()) + 1
-        # Of the spread of resampled sets; that of many plain rows is as good as known.
+        # The spread of resampled plain rows, which are many, is as good as known.
         self.degrees = np.inf if units.plain else float(self.num_units - 1)
 
     def difference(self, name: str) -> float:

@@ -351,7 +351,7 @@ def prepare_kernel(cells: Cells) -> KernelCurve:
     return KernelCurve(place, frequency, GRID * mass, width, float(np.abs(gap).sum()))
 
 
-def find_seen(curve: KernelCurve, cells: Cells, scale: Scale) -> NDArray[np.bool_]:
+def find_supported(curve: KernelCurve, cells: Cells, scale: Scale) -> NDArray[np.bool_]:
     """Return where a kernel curve says something: where the kernel reaches some ten rows.
 
     On a log scale also from one bandwidth on: below, the kernel is wider than the way to 0.

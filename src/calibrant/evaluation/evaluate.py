@@ -551,7 +551,7 @@ def _read_batches(
 def _find_doubts(predictions: Predictions) -> tuple[str, ...]:
     """Return a warning if the logits look like probabilities.
 
-    Whoever made or read the predictions saw the warning then; a reader of the result did not.
+    The warning was shown when the predictions were made; a reader of the result did not see it.
     """
     if not predictions.is_logits:
         return ()

@@ -77,8 +77,8 @@ def weight_to_shares(predictions: Predictions, prevalence: Shares, positive: int
     counted = count_shares(labels[counts], width, row_weights[counts])
     if missing := [names[k] for k in np.flatnonzero(counted == 0).tolist()]:
         raise InputError(
-            f"no row is of {first(missing)}: how such rows score must be seen before their share "
-            "can be changed"
+            f"no row is of {first(missing)}: give rows of every class, or its share cannot "
+            "be changed"
         )
     weights = row_weights.copy()
     weights[counts] *= (shares / counted)[labels[counts]]

@@ -174,7 +174,7 @@ def conclude(
         ece: The calibration error of the predicted class.
         ece_low: The lower end of its interval.
         ece_high: The upper end.
-        p_value: Of the test of the predicted class; NaN if nothing was tested.
+        p_value: That of the test of the predicted class; NaN if nothing was tested.
         chance_ece: The error that chance explains.
         level: The confidence level.
         tolerance: What still counts as fit for use; the default one if None.
@@ -425,9 +425,9 @@ def conclude_events(
         ratio: Observed over expected events; None if none are expected.
         slope: The calibration slope; None if it is not defined.
         error: The calibration error, bin by bin.
-        p_total: Of the test of the total; NaN if nothing was tested.
-        p_slope: Of the test of the slope; None if it was not tested.
-        p_local: Of the test along the scale.
+        p_total: The p-value of the total; NaN if nothing was tested.
+        p_slope: The p-value of the slope; None if it was not tested.
+        p_local: The p-value of the test along the scale.
         place: Where along the scale it is furthest off.
         chance_ece: The calibration error that chance explains.
         level: The confidence level.

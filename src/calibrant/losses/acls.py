@@ -126,7 +126,7 @@ def penalties(
     share = lambda2 if class_sum else lambda2 / (rows.logits.shape[1] - 1)
     values = torch.add(lambda1 * own_penalty, total, alpha=share)
     if condition == "ranking":
-        values = values * _misranked(rows, right, seen)
+        values = values * _mark_misranked(rows, right, seen)
     return values
 
 
@@ -135,7 +135,7 @@ def _penalty(gap: Tensor, margin: float, adaptive: bool, condition: str) -> Tens
     return violation.square() if adaptive else violation
 
 
-def _misranked(rows: Rows, right: Tensor | None, seen: Tensor | None) -> Tensor:
+def _mark_misranked(rows: Rows, right: Tensor | None, seen: Tensor | None) -> Tensor:
     """Return 1 where history and confidence order a row and the next one differently."""
     if right is None or seen is None or rows.logits.ndim != 2:
         raise InputError(

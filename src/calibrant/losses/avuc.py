@@ -37,7 +37,7 @@ def avuc(
     n_AU = Σ c·tanh h over right, uncertain rows; n_IC = Σ (1−c)(1−tanh h) over wrong, certain;
     n_AC = Σ c(1−tanh h) over right, certain rows; n_IU = Σ (1−c)·tanh h over wrong, uncertain.
 
-    Of class probabilities, a row is right by the share its label gives the prediction. Under data
+    For class probabilities, a row is right by the share its label gives the prediction. Under data
     parallelism the value is that of the local batch. It is finite: the denominator, as a mean over
     rows, is floored at the precision of its numbers.
 

@@ -197,8 +197,8 @@ def weigh(values: Tensor, rows: Rows, weight: Tensor | None) -> Tensor:
 def correctness(rows: Rows) -> tuple[Tensor, Tensor]:
     """Return confidence c = max p and correctness a = 1[ŷ = y] per row.
 
-    Of soft labels, a is the label's share of ŷ. Of class indices a is a bool, and False in ignored
-    rows unless ignore_index is a class.
+    For soft labels, a is the label's share of ŷ. For class indices a is a bool, and False in
+    ignored rows unless ignore_index is a class.
     """
     best, predicted = rows.top
     if rows.labels is not None:

@@ -42,7 +42,7 @@ def cpc(
     Cheng and Vasconcelos 2022; acls supplement (3) and (4), with means over the K−1 pairs and
     the (K−1)(K−2) ordered ones instead of its sums. The value is the mean over rows. Supplement
     (7) and (8) have sign slips: the derivative of the first part for j ≠ y is +p_j/(p_y+p_j).
-    Of class probabilities q the loss is its expectation over y ~ q. Time grows with K², memory
+    For class probabilities q the loss is its expectation over y ~ q. Time grows with K², memory
     does not; a second derivative raises an error.
 
     Args:

@@ -24,7 +24,7 @@ def dual_focal(
 
     The five papers name it and print no equation. p_j is the largest p_k strictly below p_y, 0
     if there is none, and its gradient is kept; with the largest over all k ≠ y instead, training
-    collapsed. The loss jumps where another class passes the true one. Of class probabilities q it
+    collapsed. The loss jumps where another class passes the true one. For class probabilities q it
     is the expectation, Σ_k q_k·(loss of class k), each with the p_j below its own p_k.
 
     Args:

@@ -29,7 +29,7 @@ def flsd(
 
     r-aurc calls it FL-53 (section 5). acls supplement (1) has the predicted class's probability
     in the condition; the true class's is meant. The gradient flows through the weight; the loss
-    jumps where p_y passes the threshold. Of class probabilities q it is the expectation,
+    jumps where p_y passes the threshold. For class probabilities q it is the expectation,
     Σ_k q_k·(loss of class k).
 
     Args:

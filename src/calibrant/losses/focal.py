@@ -23,7 +23,7 @@ def focal(
 ) -> Tensor:
     """Compute the focal loss, −(1−p_y)^γ ln p_y (r-aurc eq. 2; Lin et al. 2017).
 
-    Of class probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+    For class probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
 
     Args:
         input: Logits, (N,K) or (N,K,...).

@@ -31,7 +31,8 @@ def inverse_focal(
     Its derivative by p_y is −γ(1+p)^(γ−1) ln p − (1+p)^γ / p; r-aurc's eq. 39–40 have the
     sign of the first term wrong. For γ > min over p of (1+p)/(−p ln p) = 1/W(1/e) = 3.5911, with
     W Lambert's function, the derivative is positive somewhere, and the loss drives p_y down there:
-    such a γ warns. Of class probabilities q the loss is its expectation, Σ_k q_k·(loss of class k).
+    such a γ warns. For class probabilities q the loss is its expectation,
+    Σ_k q_k·(loss of class k).
 
     Args:
         input: Logits, (N,K) or (N,K,...).

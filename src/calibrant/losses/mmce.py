@@ -26,7 +26,7 @@ def mmce(
 
     Kumar et al. 2018 ("Trainable calibration measures"); the five papers print no equation. It is
     the biased estimate over all pairs, i = j included, without the square root, whose gradient is
-    infinite at 0. It is differentiated through c in the kernel too. Of class probabilities, a is
+    infinite at 0. It is differentiated through c in the kernel too. For class probabilities, a is
     the label's share of the predicted class. Under data parallelism the value is that of the local
     batch. It takes O(N log N) time and O(N) memory (see `laplacian_form`), so dense rows are fine.
 

@@ -201,20 +201,20 @@ class MetricModule(Metric):
     def _zeros(self, state: State, name: str) -> Tensor:
         """Make an empty sum; a state updated with one row of K classes shows its shape."""
 
-        def shaped(classes: int) -> Tensor:
+        def make_sum(classes: int) -> Tensor:
             fed = type(state)(*state.options()[1:])
             for block in blocks(torch.zeros(1, classes), torch.zeros(1, dtype=torch.int64)):
                 fed.update(block)
             return torch.zeros_like(getattr(fed, name))
 
         if self.num_classes is not None:
-            return shaped(self.num_classes)
-        if shaped(2).shape != shaped(3).shape:
+            return make_sum(self.num_classes)
+        if make_sum(2).shape != make_sum(3).shape:
             raise InputError(
                 f"{type(self).__name__} keeps sums for each class: give num_classes, "
                 f"for example {type(self).__name__}(num_classes=10)"
             )
-        return shaped(2)
+        return make_sum(2)
 
     def update(
         self, preds: Array, target: Array | None = None, weights: Array | None = None

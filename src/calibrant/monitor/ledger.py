@@ -250,7 +250,9 @@ class Ledger:
                 if cell.sums.keys() != figures or cell.squares.keys() != figures:
                     raise InputError("the state file is damaged: a sum is missing")
                 if cell.logs.keys() - bounds.keys() or cell.count < 1:
-                    raise InputError("the state file is damaged: sums of a test that is not made")
+                    raise InputError(
+                        "the state file is damaged: sums of a test that the plan lacks"
+                    )
                 lengths |= {len(logs) for logs in cell.logs.values()}
         if len(lengths) > 1 or 0 in lengths:
             raise InputError("the state file is damaged: sums of a test have different lengths")
@@ -269,7 +271,7 @@ class Ledger:
             raise InputError("the state file is damaged: counts of scores have a wrong length")
         known = set(keys)
         if any(delivery.batch not in known for delivery in self.deliveries):
-            raise InputError("the state file is damaged: labels of a batch that is not there")
+            raise InputError("the state file is damaged: labels of an unknown batch")
         for batch in self.batches:
             self.labelled_rows(batch.key)
         self.seen_clusters()

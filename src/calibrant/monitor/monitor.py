@@ -11,8 +11,8 @@ test                  alarms if, given everything before, the mean of ... exceed
 ``brier``             the Brier score
 ====================  ==========================================================================
 
-The bound is what the baseline is at worst, at least 0 for the first two, plus the tolerance. Of the
-share of alpha that a test has, half pays for the bound (Podkopaev and Ramdas 2022, section 2) and
+The bound is what the baseline is at worst, at least 0 for the first two, plus the tolerance. Half
+of a test's share of alpha pays for the bound (Podkopaev and Ramdas 2022, section 2) and
 half for the bets of `calibrant.monitor.bets`. Without groups all tests of all rows share alpha
 equally; with groups the tests of all rows have half of it, those of the groups share the rest.
 
@@ -260,7 +260,7 @@ class Monitor:
             name for name, unit_errors in units.items() if len(unit_errors.gap) >= _FEWEST_UNITS
         ]
         for name, errors_of in units.items():
-            named = _named(errors_of)
+            named = _list_errors(errors_of)
             summary.counts[name] = len(errors_of.gap)
             summary.means[name] = {key: float(values.mean()) for key, values in named.items()}
             if name in tested:
@@ -388,7 +388,7 @@ class Monitor:
             has = "clusters, the batch none" if plan.clustered else "no clusters, the batch has"
             raise InputError(f"the baseline has {has}: give them for both, or for neither")
         if choose_positive(predictions, plan.view, plan.pos_label) != plan.positive:
-            raise InputError("the batch is not judged as the baseline is: give both the same kind")
+            raise InputError("the baseline judges another class or event than the batch")
 
     def _count_scores(self, scores: Floats) -> list[int]:
         edges = np.array(self.ledger.baseline.edges)
@@ -421,10 +421,10 @@ class Monitor:
         return delivery
 
     def _make_cell(self, group: str, errors: RowErrors) -> Cell:
-        named = _named(errors)
+        named = _list_errors(errors)
         logs = {}
         for test, bound in self.ledger.baseline.bounds.get(group, {}).items():
-            values, low = _tested(test, errors)
+            values, low = _select_numbers(test, errors)
             logs[test] = [float(number) for number in bets.log_sums(values, bound, low)]
         return Cell(
             len(errors.gap),
@@ -487,12 +487,12 @@ class Monitor:
         return make_status(self.ledger, self.share_of, self.brier_limit)
 
 
-def _named(errors: RowErrors) -> dict[str, Floats]:
+def _list_errors(errors: RowErrors) -> dict[str, Floats]:
     named = {"gap": errors.gap, "error": errors.wrong, "brier": errors.brier}
     return {key: values for key, values in named.items() if values is not None}
 
 
-def _tested(test: str, errors: RowErrors) -> tuple[Floats, float]:
+def _select_numbers(test: str, errors: RowErrors) -> tuple[Floats, float]:
     """Return the numbers of a test, and the least that is possible."""
     if test == "over":
         return errors.gap, -1.0
@@ -500,7 +500,9 @@ def _tested(test: str, errors: RowErrors) -> tuple[Floats, float]:
         return -errors.gap, -1.0
     values = errors.wrong if test == "error" else errors.brier
     if values is None:
-        raise InputError("the state tests the error of classes, and the batch has none")
+        raise InputError(
+            "the state tests errors of the predicted class, and the batch holds events"
+        )
     return values, 0.0
 
 

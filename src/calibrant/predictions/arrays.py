@@ -311,7 +311,7 @@ def pad_options(
         rows = [row[: _count_present(row)] for row in rows]
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     if int(counts.max()) * len(rows) > 100 * int(counts.sum()) + 10_000_000:
-        raise InputError(f"questions have 1 to {counts.max():,} options: too different")
+        raise InputError(f"questions have 1 to {counts.max():,} options: numbers differ too much")
     padded = np.full((len(rows), max(2, int(counts.max()))), -np.inf if is_logits else 0.0)
     padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(rows)
     return padded, counts

@@ -274,10 +274,10 @@ def _take_column(column: Any) -> Column:
     if types.is_dictionary(kind):
         return _take_dictionary(column)
     if types.is_null(kind):
-        raise InputError("a column that is needed holds no value at all")
+        raise InputError("a required column holds no value at all")
     texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     if not (types.is_primitive(kind) or types.is_decimal(kind) or any(is_(kind) for is_ in texts)):
-        raise InputError(f"a column that is needed holds {str(kind)[:60]}, not numbers or text")
+        raise InputError(f"a required column holds {str(kind)[:60]}, not numbers or text")
     if not column.null_count:
         return Column(np.array(column.to_numpy(zero_copy_only=False)))
     missing = column.is_null().to_numpy(zero_copy_only=False)
@@ -547,7 +547,9 @@ def _spread_lists(values: list[Any], name: str, stem: str) -> dict[str, Callable
         )
     counts = np.array([len(value) for value in values])
     if int(counts.max()) * len(values) > 100 * int(counts.sum()) + 10_000_000:
-        raise InputError(f"{name!r} has lists of 1 to {counts.max():,} scores: too different")
+        raise InputError(
+            f"{name!r} has lists of 1 to {counts.max():,} scores: lengths differ too much"
+        )
     try:
         flat = np.array([number for value in values for number in value], dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -75,7 +75,7 @@ def _make_points(
 
 def _make_kernel(curve: curves.KernelCurve, cells: curves.Cells) -> list[list[Any]]:
     """Return points of the kernel curve: probability, frequency, density."""
-    shown = np.flatnonzero(curves.find_seen(curve, cells, "linear"))
+    shown = np.flatnonzero(curves.find_supported(curve, cells, "linear"))
     if not len(shown):
         return []
     chosen = np.unique(np.linspace(shown[0], shown[-1], 2 * _POINTS).astype(int))

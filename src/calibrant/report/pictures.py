@@ -211,7 +211,7 @@ def _draw_corp(curve: curves.CorpCurve, frame: _Frame, axes: Axes) -> None:
 def _draw_kernel(curve: curves.KernelCurve, frame: _Frame, axes: Axes) -> None:
     from matplotlib.collections import LineCollection
 
-    place = np.flatnonzero(curves.find_seen(curve, frame.cells, frame.scale))
+    place = np.flatnonzero(curves.find_supported(curve, frame.cells, frame.scale))
     x, y = curve.probability[place], frame.clip(curve.frequency[place])
     points = np.stack((x, y), axis=1)
     width = 0.8 + 4.2 * np.sqrt(curve.density[place] / curve.density[place].max())

@@ -41,7 +41,7 @@ def describe_state(evaluation: Evaluation) -> State:
 def make_gauge(evaluation: Evaluation) -> dict[str, Any]:
     """Place the headline's number, its interval and the tolerance on a line, in percent.
 
-    Of events that is the ratio of observed to expected ones, on a log scale, where it is known
+    For events that is the ratio of observed to expected ones, on a log scale, where it is known
     not to be 0; else the gap between what is claimed and what happens, in points.
     """
     verdict = evaluation.verdict

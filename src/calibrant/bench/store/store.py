@@ -233,7 +233,7 @@ def _parse_file(content: bytes) -> Any | None:
         ) as file:
             check_parquet(file.metadata, list(SCHEMA), len(content))
             table = file.read(use_threads=False)
-        kinds = [_encoded(table.schema.field(name)) for name in SCHEMA]
+        kinds = [_find_memory_type(table.schema.field(name)) for name in SCHEMA]
         schema = pyarrow.schema(list(zip(SCHEMA, kinds, strict=True)))
         return table.select(list(SCHEMA)).cast(schema)
     except (pyarrow.ArrowException, OSError, KeyError, ValueError):
@@ -275,7 +275,7 @@ def _lighten(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**single, written=last)
 
 
-def _encoded(field: Any) -> Any:
+def _find_memory_type(field: Any) -> Any:
     """Return the type of a column in memory."""
     import pyarrow
 

@@ -51,8 +51,8 @@ def expand(file: SuiteFile) -> Iterator[tuple[str, Spec]]:
     cases = list(_list_cases(file))
     if len(file.seeds) > 1 and any(isinstance(case.get("logits"), tuple) for case in cases):
         raise InputError(
-            "logits: nothing of separate validation and test files is drawn by the seed, found "
-            f"seeds {file.seeds}: give one seed"
+            "logits: separate validation and test files are not split, so seeds change nothing: "
+            f"give one seed, found {file.seeds}"
         )
     for seed, case in itertools.product(file.seeds, cases):
         for method, method_settings in methods.items():

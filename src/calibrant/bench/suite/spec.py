@@ -99,7 +99,7 @@ class Spec:
         for name in settings:
             if name not in OF_THE_MACHINE:
                 raise InputError(
-                    f"{name} is no setting of the machine: {', '.join(OF_THE_MACHINE)}"
+                    f"{name} is no setting of the machine; choose from {', '.join(OF_THE_MACHINE)}"
                 )
         overrides = {name: value for name, value in settings.items() if value is not None}
         return replace(self, config=self.config.changed(**overrides)) if overrides else self

@@ -46,7 +46,9 @@ def make_headlines(results: Results, error: str | None = None) -> list[Headline]
     """
     metric = check_metric(error) if error else choose_error(results.suite)
     if higher_is_better(metric) is not False:
-        raise InputError(f"{metric} is no error: choose a metric where less is better, as ece")
+        raise InputError(
+            f"{metric} is no error: choose a metric where lower is better, such as ece"
+        )
     headlines = (_answer(results, cell, metric) for cell in results.cells)
     return [headline for headline in headlines if headline is not None]
 
@@ -95,7 +97,7 @@ def find_baseline(results: Results, candidates: dict[Candidate, Runs]) -> Candid
 def _answer(results: Results, cell: Cell, metric: str) -> Headline | None:
     candidates = list_candidates(results, metric, cell)
     named = {name_candidate(*candidate): runs for candidate, runs in candidates.items()}
-    best_name, tied = statistics.best_and_tied(named, higher=False)
+    best_name, tied = statistics.find_best_and_tied(named, higher=False)
     if best_name is None:
         return None
     best = next(candidate for candidate in candidates if name_candidate(*candidate) == best_name)

@@ -82,7 +82,7 @@ def paired_by_seed(left: Mapping[int, float], right: Mapping[int, float]) -> Pai
     return paired([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
 
 
-def best_and_tied(
+def find_best_and_tied(
     values: Mapping[str, Mapping[int, float]], *, higher: bool, level: float = LEVEL
 ) -> tuple[str | None, set[str]]:
     """Return the name with the best mean, and names that a paired test cannot tell from it.

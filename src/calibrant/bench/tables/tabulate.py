@@ -277,7 +277,7 @@ def _make_entries(
     best: str | None = None
     tied: set[str] = set()
     if higher is not None and sum(map(bool, column.values())) > 1:  # a single row is not best
-        best, tied = statistics.best_and_tied(column, higher=higher)
+        best, tied = statistics.find_best_and_tied(column, higher=higher)
     others = [name for name in column if name != baseline and higher is not None]
     base = column.get(baseline, {}) if baseline is not None else {}
     tests = {name: statistics.paired_by_seed(column[name], base) for name in others}

@@ -309,7 +309,7 @@ def train_head(
 ) -> TrainedHead:
     """Run algorithm 1 of mac-cal on (N,D) features, on their device; return the best γ's head.
 
-    Of several γ, the one with the lowest validation ECE (15 bins) is taken, among those whose
+    With several γ, the one with the lowest validation ECE (15 bins) is taken, among those whose
     validation accuracy is within one point of the best, or two standard errors of it if that
     is more. Inference uses the sparsity of the last epoch, s_(T−1): what was measured last is
     what is deployed.

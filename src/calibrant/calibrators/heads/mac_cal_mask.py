@@ -73,7 +73,7 @@ class Settings:
         """Return whether momentum and decay, too, leave a masked weight alone."""
         return self.restrict_gradient and self.reading == "sparsity"
 
-    def kept(self, sparsity: float) -> float:
+    def find_factor(self, sparsity: float) -> float:
         """Return the factor of the weights at inference."""
         return 1.0 - sparsity if self.reading == "sparsity" else 1.0
 
@@ -146,7 +146,7 @@ class MaskedHeads:
         scale: float,
     ) -> None:
         self.count, self._how, self._scale = count, how, scale
-        self._kept = [how.kept(how.sparsity)] * count
+        self._kept = [how.find_factor(how.sparsity)] * count
         self._shapes = [part.shape for part in values]
         self.values = torch.cat([part.reshape(-1) for part in values])
         self.velocity = torch.cat([part.reshape(-1) for part in velocity])
@@ -244,7 +244,7 @@ class MaskedHeads:
     def set_sparsity(self, sparsity: Sequence[float]) -> None:
         """Set the share of weights masked in each head, in steps of 2⁻¹⁶."""
         bounds = [min(round(s * _STEPS), _STEPS - 1) - _STEPS // 2 for s in sparsity]
-        self._kept = [self._how.kept(s) for s in sparsity]
+        self._kept = [self._how.find_factor(s) for s in sparsity]
         self._bounds = torch.tensor(bounds, dtype=torch.int16, device=self.values.device)
 
     def draw_masks(self, generator: torch.Generator) -> None:

@@ -108,7 +108,7 @@ def mix(logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor:
     plain = torch.log_softmax(logits, dim=1) + logs[1]
     flat = logs[2] - math.log(logits.shape[1])
     absent = logits == -math.inf
-    # Of 1 exactly, and so nothing to the last bit, where no option is absent.
+    # The factor is exactly 1, and changes no bit, where no option is absent.
     share = (~absent).to(logits.dtype).mean(dim=1, keepdim=True)
     mixed = torch.logaddexp(torch.logaddexp(sharp, plain), flat - share.log())
     return torch.where(absent, -math.inf, mixed)
@@ -193,7 +193,7 @@ def _alone_is_best(problem: Problem, objective: Objective, first: float) -> bool
         slope = problem.gradient(corner, objective.loss)[1]
     else:
         weights = objective.row_weights(problem.rows(corner))
-        slope = problem.weighted(corner, weights / weights.sum().clamp_min(1e-300))[1]
+        slope = problem.weighted_gradient(corner, weights / weights.sum().clamp_min(1e-300))[1]
     return bool((slope[1:] >= 0).all())
 
 

@@ -95,7 +95,7 @@ class Levels(Calibrator):
         """Return each level's confidence, its rows, and their accuracy with a 95% interval.
 
         ``holds`` is True where the interval contains the confidence, and missing where a level has
-        no rows. Of correct levels one in twenty does not hold.
+        no rows. One in twenty correct levels is rejected by chance.
 
         Args:
             scores: Scores to count, as `fit` takes them; only rows that were not fitted on verify
@@ -169,10 +169,10 @@ class Levels(Calibrator):
 
     def _odds(self, logits: Tensor) -> Tensor:
         """Return the log-odds of the top class under g, (N,)."""
-        parts = [self._scaled(logits[rows])[2].squeeze(1) for rows in row_slices(logits.shape)]
+        parts = [self._scale_rows(logits[rows])[2].squeeze(1) for rows in row_slices(logits.shape)]
         return torch.cat(parts).double()
 
-    def _scaled(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _scale_rows(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return g(z), its top class, (N,1), and that class's log-odds, exact near c = 1."""
         scaled = self.scaler._map(logits)
         top = logits.argmax(dim=1, keepdim=True)  # g may tie classes by rounding
@@ -180,7 +180,7 @@ class Levels(Calibrator):
         return scaled, top, scaled.gather(1, top) - rest.logsumexp(dim=1, keepdim=True)
 
     def _map(self, logits: Tensor) -> Tensor:
-        scaled, top, odds = self._scaled(logits)
+        scaled, top, odds = self._scale_rows(logits)
         # In float64, so that an edge between float32 neighbours does not round to one of them.
         place = search_sorted(self.edges_.double().unsqueeze(0), odds.double().t().contiguous()).t()
         # Logarithms of the levels, not of the rows: each level is one number, to the last bit.

@@ -38,8 +38,8 @@ class Shift:
         confidence_level: The level of the intervals, each of which holds for itself.
         resamples: The number of bootstrap resamples; 0 if shares are stated.
         bbse: The share of each class by black box shift estimation, beside EM.
-        smallest_singular_value: Of the confusion matrix of the source rows; None if not computed.
-        fit_p_value: Of the test that label shift explains the new scores; None if not tested.
+        smallest_singular_value: That of the source rows' confusion matrix; None if not computed.
+        fit_p_value: The p-value of "label shift explains the new scores"; None if not tested.
         fit_bins: The number of score bins of that test.
         misfit: The total variation between the new scores and the closest that label shift can
             explain, less what chance adds; None if not tested.

@@ -147,8 +147,8 @@ def warn_of_bound(temperature: float, *, stacklevel: int, rows: str = "") -> Non
         rows: Words that say what the temperature is best for, if not for all rows.
     """
     warnings.warn(
-        f"the best temperature{rows} lies beyond {temperature:.3g}, where it is held: every row "
-        "may be right, or the logits may say nothing of the labels",
+        f"the best temperature{rows} lies beyond {temperature:.3g}, the limit, which is used: "
+        "every row may be right, or the logits may say nothing about the labels",
         stacklevel=stacklevel + 1,
     )
 
@@ -248,9 +248,9 @@ def fit_objective(
         binds = not bounds[0] - 1e-6 <= free <= bounds[1] + 1e-6
         if binds:
             warnings.warn(
-                f"the least {objective.name} lies at the temperature {math.exp(free):.3g}, which "
-                f"costs more than max_likelihood_loss={most:g} of the likelihood: held at "
-                f"{math.exp(place):.3g}",
+                f"{objective.name} is least at the temperature {math.exp(free):.3g}, which costs "
+                f"more likelihood than max_likelihood_loss={most:g} allows: "
+                f"{math.exp(place):.3g} is used",
                 stacklevel=4,
             )
     beyond = not LOG_BOUNDS[0] + 1e-6 < place < LOG_BOUNDS[1] - 1e-6
@@ -345,7 +345,7 @@ def _find_root(problem: Problem, objective: Objective) -> float:
         weights = objective.row_weights(problem.rows(point))
         # As shares, because focal's weights are tiny where every row is certain.
         weights = weights / weights.sum().clamp_min(1e-300)
-        return float(problem.weighted(point, weights)[1][0])
+        return float(problem.weighted_gradient(point, weights)[1][0])
 
     def plain(log_t: float) -> float:
         return float(problem.gradient(np.array([log_t]), NLL.loss)[1][0])

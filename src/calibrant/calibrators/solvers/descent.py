@@ -119,7 +119,7 @@ def _fixed_point(
         fresh = objective.row_weights(problem.rows(point))
         # As shares of one: a common factor moves no root but would outweigh the penalty.
         fresh = fresh / fresh.sum().clamp_min(1e-300)
-        distance = residual(point, problem.weighted(point, fresh)[1], bounds)
+        distance = residual(point, problem.weighted_gradient(point, fresh)[1], bounds)
         if distance < _TIGHT:
             return point
         if distance >= 0.9 * closest:
@@ -129,7 +129,7 @@ def _fixed_point(
         held_weights = weights
 
         def value(x: Vector, fixed: Tensor = held_weights) -> tuple[float, Vector]:
-            return problem.weighted(x, fixed)
+            return problem.weighted_gradient(x, fixed)
 
         if kinked:
             following = _minimise(value, point, bounds, most, _GAIN)
@@ -144,8 +144,8 @@ def _fixed_point(
         return polished
     if moved < _RESTING:
         warnings.warn(
-            f"the weights of objective {objective.name!r} jump where the fit comes to rest: there "
-            f"is no root nearby, and the point between was taken (residual {closest:.2g})",
+            f"the weights of objective {objective.name!r} jump near the solution, so that no exact "
+            f"solution exists; the point at the jump was used (residual {closest:.2g})",
             stacklevel=6,
         )
         return point
@@ -166,7 +166,7 @@ def _steep_root(
 
     def slope(point: Vector) -> Vector:
         weights = objective.row_weights(problem.rows(point))
-        return problem.weighted(point, weights / weights.sum().clamp_min(1e-300))[1]
+        return problem.weighted_gradient(point, weights / weights.sum().clamp_min(1e-300))[1]
 
     point: Vector = root(slope, start, method="hybr").x
     low, high = np.array(bounds).T
@@ -179,7 +179,7 @@ def search_grid(
 ) -> float:
     """Find the lowest point of a function with many small steps, on ever finer grids.
 
-    Of equal values the one nearest to the middle is taken (ln T = 0 over the whole range).
+    Among equal values the one nearest to the middle is taken (ln T = 0 over the whole range).
 
     Args:
         function: The function of ln T to minimise.

@@ -298,7 +298,7 @@ class ClassScaled(Objective):
         before, _ = class_losses(rows)
         # The paper's total is a sum over classes, where `weights` gives their mean.
         weights = self.weights(rows) * len(before)
-        _, gradient = problem.weighted(start, weights)
+        _, gradient = problem.weighted_gradient(start, weights)
         length = FIRST_STEP * min(1.0, 1.0 / max(float(np.abs(gradient).sum()), 1e-300))
         after, _ = class_losses(problem.rows(np.log(1.0 - length * gradient)))
         self.alpha, self.beta = settle_weights(

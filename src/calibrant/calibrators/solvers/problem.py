@@ -140,7 +140,7 @@ class Problem:
         slope = np.zeros(self.size) if parameters.grad is None else parameters.grad.cpu().numpy()
         return float(total.detach()), slope
 
-    def weighted(self, point: Vector, weights: Tensor) -> tuple[float, Vector]:
+    def weighted_gradient(self, point: Vector, weights: Tensor) -> tuple[float, Vector]:
         """Return value and gradient of Σ_n w_n (−ln p_y), the weights held constant."""
         return self.gradient(point, lambda rows: -(weights * rows.log_true).sum())
 

@@ -61,7 +61,7 @@ def are_dates(names: Sequence[str]) -> bool:
 class Group:
     """The figures of one group; without intervals, its ends, p-values and finding are None.
 
-    Of events, ``confidence`` is the mean probability, ``accuracy`` the frequency, and ``ratio``
+    For events, ``confidence`` is the mean probability, ``accuracy`` the frequency, and ``ratio``
     observed over expected events.
     """
 
@@ -189,7 +189,7 @@ class Groups:
     def worst(self) -> Group | None:
         """Return the most overconfident group shown to be off, else the one with the widest gap.
 
-        Of events it is the group whose events surely differ from the expected by the largest
+        For events it is the group whose events surely differ from the expected by the largest
         factor. Its ``finding`` says which. None if no group could be judged.
         """
         off = self._with(OVER) or self._with(UNDER) or self.off

@@ -79,7 +79,7 @@ def evaluate_shards(
 ) -> Evaluation:
     """Evaluate Parquet files of any size where they lie.
 
-    Each piece of a file is reduced to sums by whoever reads it, and the sums are merged in the
+    Each worker reduces the pieces of files that it reads to sums, and the sums are merged in the
     order of the paths. Both routes give the same numbers to the last bit, on processors of one
     kind. Figures that need ranks are exact up to 10^8 rows; beyond, a note bounds each of them.
     Intervals are in closed form; with weights or clusters, those of figures that are no means
@@ -104,7 +104,7 @@ def evaluate_shards(
             1000 (ours).
         seed: The seed of everything random. Default: 0 (ours).
         view: As in ``evaluate``. Default: None (ours: events wherever there are two classes).
-        pos_label: Of events the label that means that the event happened; of two classes the
+        pos_label: For events the label that means that the event happened; for two classes the
             number or name of the positive one. Default: None (ours: 1, or the second class).
         tolerance: How far from the truth still counts as fit for use. Default: None (that of
             `Tolerance`).

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 Keys: TypeAlias = NDArray[Any]
 
-# Of the random numbers of rows and clusters; whoever merges sums must use the same.
+# Constants that hash rows and clusters to random numbers; sums merge only if they share them.
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
@@ -94,7 +94,7 @@ def draw_rows(start: int, number: int, seed: int) -> NDArray[np.uint64]:
     """Return a random 64-bit number for each of consecutive rows.
 
     It comes from Philox, a generator whose counter is the row's number (Salmon et al. 2011): a row
-    has the same number whoever reads it, and however the rows are cut.
+    has the same number in every worker, and however the rows are cut.
 
     Args:
         start: The number of the first row.

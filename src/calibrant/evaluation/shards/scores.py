@@ -1,7 +1,7 @@
 """The judged probabilities of all rows by size: exactly, or in narrow cells.
 
 Up to 10^8 rows each piece sorts its own rows and the runs are merged (`ScoreRuns`): figures that
-need ranks are exact. Of more rows the probabilities are counted in fixed cells (`ScoreCells`),
+need ranks are exact. With more rows the probabilities are counted in fixed cells (`ScoreCells`),
 2^-13 as wide as their distance to 0 or 1. Both give a `ScoreTable`.
 """
 

@@ -290,9 +290,9 @@ def _explain_soft_failure(error: Exception, loss: nn.Module) -> InputError | Non
     names = " and ".join(map(_name, own_parts))
     return InputError(
         f"{names}: the target was class probabilities (N, K), as recipes that mix give, not labels "
-        f"(N,), and it failed with {type(error).__name__}: {error}. Let it take both, as in "
-        "`hard = target.argmax(1) if target.is_floating_point() else target`, or say "
-        "soft_targets = False in its class"
+        f"(N,), and it failed with {type(error).__name__}: {error}. Accept both, as in "
+        "`hard = target.argmax(1) if target.is_floating_point() else target`, or set "
+        "soft_targets = False in the class of the loss"
     )
 
 
