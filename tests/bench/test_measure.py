@@ -13,8 +13,9 @@ from calibrant import metrics
 from calibrant.bench import calibrator_text
 from calibrant.bench.measure import measurement
 from calibrant.bench.measure.steps import FilesGone, check_after, measure_run, run_steps
+from calibrant.bench.suite.sources import source_of
 from calibrant.bench.suite.spec import MARK, Spec
-from calibrant.calibrators import get
+from calibrant.calibrators import get, registry
 from calibrant.core.errors import InputError
 from calibrant.predictions import Predictions
 from calibrant.training import Config, Run, train
@@ -237,6 +238,11 @@ def test_argmax_preserving_are_all_that_keep_predictions_and_only_those():
     for text in found[:-1]:
         made = calibrator_text.make(text).fit(logits, labels)
         assert torch.equal(made.calibrate(logits).argmax(1), logits.argmax(1)), text
+    later = {"identity", "levels"}  # a new calibrator that keeps predictions belongs here
+    for name in set(registry.CALIBRATORS) - later:
+        kind = registry.kind_of(name)
+        if source_of(name) is None and not (kind.takes_features or kind.dense_only):
+            assert get(name).preserves_predictions == (name in found[:-1]), name
     assert "local_temperature" in calibrator_text.expand_calibrators(
         ["argmax_preserving"], dense=True
     )

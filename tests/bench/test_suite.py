@@ -120,7 +120,7 @@ def test_files_of_logits_may_be_apart_for_validation_and_test_rows():
         ("logits: [{validation: held.npz}]", "validation: FILE, test: FILE"),
         ("logits: [{test: made-net.npz}]", "validation: FILE, test: FILE"),
         ("logits: [{file: a.npz, test: b.npz}]", "validation: FILE, test: FILE"),
-        (f"logits: [{entry}]\nseeds: [0, 1]", r"found seeds \[0, 1\]: give one seed"),
+        (f"logits: [{entry}]\nseeds: [0, 1]", r"give one seed, found \[0, 1\]"),
     ):
         with pytest.raises(InputError, match=says):
             read(line)

@@ -10,13 +10,22 @@ from typing import Any
 from calibrant.bench.suite.former import make_options, store_calibrator
 from calibrant.bench.suite.sources import drop_source, source_of
 from calibrant.calibrators.base import Calibrator
-from calibrant.calibrators.registry import CALIBRATORS, get, kind_of
+from calibrant.calibrators.registry import get, kind_of
 from calibrant.core.errors import InputError
 from calibrant.core.method_text import format_method, parse_method
 from calibrant.core.registry import SOURCE
 
-ALL = "argmax_preserving"  # every calibrator that keeps predictions, except `BY_NAME_ONLY`
-# Further forms of such calibrators that `ALL` includes, as suites write them.
+ALL = "argmax_preserving"  # stands for `PRESERVING` and `FORMS`
+# Calibrators that never change a prediction. Stored runs mean these: a calibrator that came later,
+# such as `levels`, is measured only if a suite names it.
+PRESERVING = (
+    "temperature",
+    "ensemble_temperature",
+    "parameterized_temperature",
+    "intra_order",
+    "meta_cal",
+)
+# Further forms of calibrators that keep predictions, as suites write them.
 FORMS = (
     "temperature(objective=sb_ece)",
     "temperature(objective=ece)",
@@ -24,8 +33,6 @@ FORMS = (
     "isotonic(form=m2b)",
 )
 DENSE = ("temperature", "ensemble_temperature", "local_temperature")  # fast on millions of pixels
-# Not in `ALL`: added after runs with argmax_preserving were stored.
-BY_NAME_ONLY = ("levels",)
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 parse = parse_method
 
@@ -112,20 +119,5 @@ def list_preserving(*, dense: bool = False, former: bool = True) -> tuple[str, .
     """
     if dense:
         return DENSE
-    left_out = ("identity", *BY_NAME_ONLY)
-    names = [
-        name
-        for name in CALIBRATORS
-        if name not in left_out and source_of(name) is None and _preserves(name)
-    ]
-    return (
-        *names,
-        *(FORMS if former else (normalise_text(store_calibrator(form)) for form in FORMS)),
-    )
-
-
-def _preserves(name: str) -> bool:
-    kind = kind_of(name)
-    if kind.takes_features or kind.dense_only:
-        return False
-    return bool(get(name).preserves_predictions)
+    forms = FORMS if former else (normalise_text(store_calibrator(form)) for form in FORMS)
+    return (*PRESERVING, *forms)

@@ -200,7 +200,7 @@ def read_sources(
 
 def _read_source(entry: PublishedEntry, folder: Path) -> Source:
     if not entry.file:
-        raise InputError(f"published must name a file: {PublishedEntry.form}")
+        raise InputError(f"published names no file: {PublishedEntry.form}")
     path = _find_file(entry.file, folder)
     figures = read_published(path)
     papers = dict.fromkeys(figure.paper for figure in figures)
