@@ -1,4 +1,4 @@
-"""Format numbers for readers: the pictures, the page and the terminal use the same rules.
+"""Format numbers and name what is judged: pictures, page and terminal use the same rules.
 
 ``assets/js/format.js`` follows them too.
 """
@@ -8,6 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple
+
+from calibrant.evaluation.groups.value import OVER, UNDER
+
+if TYPE_CHECKING:
+    from calibrant.evaluation import Evaluation
 
 NOTHING = "–"
 DEFAULT_LEVEL = 0.95
@@ -182,3 +188,25 @@ def place_gap(gap: float, limit: float) -> float:
     """Return the place of a gap on the line from −limit to limit, in percent; 50 for NaN."""
     gap = 0.0 if gap != gap else min(max(gap, -limit), limit)
     return round(50 + 50 * gap / limit, 2)
+
+
+class Words(NamedTuple):
+    """What the judged probability and its outcome are called."""
+
+    claimed: str  # "confidence" or "probability"
+    happened: str  # "accuracy" or "frequency of fraud"
+    short: str  # "accuracy" or "frequency"
+    over: str  # what a probability above the outcome is called
+    under: str
+    event: str | None = None
+
+
+CLASSES = Words("confidence", "accuracy", "accuracy", OVER, UNDER)
+
+
+def find_words(evaluation: Evaluation) -> Words:
+    """Return the words for the predicted class, or for the event that is judged."""
+    if evaluation.view != "events":
+        return CLASSES
+    event = "a label" if evaluation.task == "multilabel" else evaluation.event or "the event"
+    return Words("probability", f"frequency of {event}", "frequency", "too high", "too low", event)

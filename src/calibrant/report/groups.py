@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.evaluation.groups.value import LOOKS_OFF, OVER, TOO_HIGH, TOO_LOW, UNDER, UNSHOWN
 from calibrant.report import formatting
-from calibrant.report.words import CLASSES, Words
+from calibrant.report.formatting import CLASSES, Words
 
 if TYPE_CHECKING:
     from calibrant.evaluation import Group, Groups

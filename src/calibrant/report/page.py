@@ -36,10 +36,10 @@ from calibrant.report.comparison_tables import (
     compare_repair,
 )
 from calibrant.report.curve_data import make_curves, round_number
+from calibrant.report.formatting import find_words
 from calibrant.report.groups import make_group_section
 from calibrant.report.summary import describe_state, list_facts, make_gauge, make_label_rows
 from calibrant.report.temperature_slider import make_slider_data
-from calibrant.report.words import find_words
 
 if TYPE_CHECKING:
     import pandas as pd

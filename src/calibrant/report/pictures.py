@@ -19,8 +19,15 @@ from calibrant.evaluation.groups.value import OVER as OVERCONFIDENT
 from calibrant.evaluation.groups.value import TOO_HIGH, TOO_LOW
 from calibrant.evaluation.groups.value import UNDER as UNDERCONFIDENT
 from calibrant.predictions import Predictions
-from calibrant.report.formatting import level, level_share, number, percent, shorten
-from calibrant.report.words import Words, find_words
+from calibrant.report.formatting import (
+    Words,
+    find_words,
+    level,
+    level_share,
+    number,
+    percent,
+    shorten,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
