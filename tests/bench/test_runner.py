@@ -12,10 +12,11 @@ import warnings
 import pytest
 
 from calibrant.bench import Spec, Store, Suite, run_specs, run_suite
-from calibrant.bench.run.locks import hold_lock, is_held, read_note
+from calibrant.bench.run.locks import is_held, read_note
 from calibrant.bench.run.status import status
 from calibrant.bench.run.worker import DEATHS, Bench
 from calibrant.core.errors import InputError
+from calibrant.core.files import hold_lock
 from calibrant.training import Config
 from tests.helpers.bench_cases import child, ended_well, events, kill, tiny, until
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("lightning")
 from calibrant.core.errors import InputError
-from calibrant.core.locks import hold_lock
+from calibrant.core.files import hold_lock
 from calibrant.training import train
 from calibrant.training.config import Config
 from tests.helpers.kill_nursery import some_digits
@@ -19,7 +19,7 @@ CONFIG = Config(epochs=1, batch_size=50, model_options={"hidden": [4]}, device="
 HOLD = """
 import sys
 from pathlib import Path
-from calibrant.core.locks import hold_lock
+from calibrant.core.files import hold_lock
 with hold_lock(Path(sys.argv[1])) as ours:
     print(ours, flush=True)
     sys.stdin.read()

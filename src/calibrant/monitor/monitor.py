@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError, first
-from calibrant.core.locks import hold_lock
+from calibrant.core.files import hold_lock
 from calibrant.evaluation.evaluate import choose_positive, name_event
 from calibrant.evaluation.groups.files import MOST_GROUPS, GroupColumn, GroupValues
 from calibrant.functional.arrays import as_numpy

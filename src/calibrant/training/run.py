@@ -17,8 +17,7 @@ from torch import Tensor
 
 from calibrant._version import __version__
 from calibrant.core.errors import InputError
-from calibrant.core.files import write_file
-from calibrant.core.locks import hold_lock
+from calibrant.core.files import hold_lock, write_file
 from calibrant.predictions import Predictions
 from calibrant.training.config import Config
 

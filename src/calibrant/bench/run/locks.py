@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from calibrant.core.files import write_file
-from calibrant.core.locks import hold_lock as hold_lock  # its users import it from here
+from calibrant.core.files import hold_lock, write_file
 
 
 def is_held(path: Path) -> bool:

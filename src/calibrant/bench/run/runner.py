@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.measure.pooled import has_family, held_out_path
-from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench, Tell, work
 from calibrant.bench.select.tune import Unfinished, tune_suite
 from calibrant.bench.suite import plugins
@@ -21,7 +20,7 @@ from calibrant.bench.suite.published import copy_files
 from calibrant.bench.suite.spec import Spec, distinct
 from calibrant.bench.suite.suite import Suite
 from calibrant.core.errors import InputError, no_such
-from calibrant.core.files import write_file
+from calibrant.core.files import hold_lock, write_file
 from calibrant.core.plugins import check_current
 
 PLACES = ("here", "pool", "ray")

@@ -18,13 +18,13 @@ from calibrant.bench.measure.pooled import list_family
 from calibrant.bench.measure.steps import needs_network, run_steps
 from calibrant.bench.measure.subject import FilesGone, splits_of
 from calibrant.bench.run import folder as run_folder
-from calibrant.bench.run.locks import hold_lock, read_note, write_note
+from calibrant.bench.run.locks import read_note, write_note
 from calibrant.bench.store.rows import Row, make_row, now
 from calibrant.bench.store.store import Store
 from calibrant.bench.suite.after_names import LATE
 from calibrant.bench.suite.key import key_of
 from calibrant.bench.suite.spec import FAILED, MARK, SEALED, SECONDS, Spec
-from calibrant.core.files import write_file
+from calibrant.core.files import hold_lock, write_file
 from calibrant.training import Diverged, Run, train
 
 DEATHS = 5  # processes in a row that may die on a run without finishing an epoch

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.run.folder import prune
-from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench
 from calibrant.bench.select.choices import ValidationRows, choice_path, read_choice, write_choice
 from calibrant.bench.store.store import Store
@@ -27,6 +26,7 @@ from calibrant.bench.suite.spec import Spec
 from calibrant.bench.suite.suite import Suite
 from calibrant.bench.suite.tuning import BESIDE, Choice, Tuning
 from calibrant.core.errors import InputError
+from calibrant.core.files import hold_lock
 from calibrant.training.config import Config
 
 

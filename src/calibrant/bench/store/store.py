@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.store.rows import SCHEMA, Row
 from calibrant.bench.suite.spec import FAILED, MARK, SECONDS
 from calibrant.core.errors import InputError
 from calibrant.core.extras import require
-from calibrant.core.files import write_file
+from calibrant.core.files import hold_lock, write_file
 from calibrant.predictions.limits import check_parquet
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from calibrant.bench.run import folder as run_folder
-from calibrant.bench.run.locks import hold_lock
 from calibrant.bench.run.worker import Bench
 from calibrant.core.errors import InputError, shorten
-from calibrant.core.files import flush_folder, write_file
+from calibrant.core.files import flush_folder, hold_lock, write_file
 from calibrant.core.yaml_text import decode_text
 from calibrant.predictions.limits import BoundedGzip, check_growth
 
