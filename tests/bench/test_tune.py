@@ -347,7 +347,7 @@ def test_test_rows_open_after_the_choice_and_for_its_runs_alone(tmp_path):
     store = Store(tmp_path / "store")
     fake_run(store)([spec for _, spec in suite.specs])
     path = choice_path(tmp_path, "which", {"asked": 1})
-    with pytest.raises(InputError, match="can be read after a choice"):
+    with pytest.raises(InputError, match="stay sealed until a choice"):
         open_test_rows(path, store)
     key = suite.specs[0][1].key
     write_choice(path, {"rule": "x", "candidates": [], "chosen": {}, "keys": [key]})

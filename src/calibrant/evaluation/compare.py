@@ -305,7 +305,9 @@ class Comparison:
     def _require_direction(self, metric: str) -> Difference:
         difference = self[metric]
         if difference.better == "neither":
-            raise InputError(f"neither high nor low {metric} is better: choose another metric")
+            raise InputError(
+                f"{metric} has no better direction, so neither set is worse: name another metric"
+            )
         return difference
 
     @property

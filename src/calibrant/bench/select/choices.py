@@ -96,7 +96,9 @@ def open_test_rows(path: Path, store: Store) -> pd.DataFrame:
     """Return test figures of the runs that a written choice names."""
     choice = read_choice(path)
     if choice is None:
-        raise InputError(f"{path}: choose a candidate first; test figures stay sealed until then")
+        raise InputError(
+            f"{path}: nothing is chosen yet; test figures stay sealed until a choice is made"
+        )
     everything = store.frame()
     opened = everything["key"].isin(choice["keys"]) & everything["part"].str.startswith("test")
     return everything[opened].reset_index(drop=True)
