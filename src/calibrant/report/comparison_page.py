@@ -11,7 +11,7 @@ from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.evaluation.groups.value import are_dates
 from calibrant.report import formatting
-from calibrant.report.page import fill_template, write_html
+from calibrant.report.page import check_page_path, fill_template, write_html
 from calibrant.report.summary import describe_state
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def write_comparison(
         title: The heading of the page. Default: None ("B against A").
         record: What an audit asks; see :func:`calibrant.report.make_record`. Default: None.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise InputError(f"{target} is a folder; give a file name, such as {target / 'page.html'}")
+    target = check_page_path(path)
     text = render_comparison(
         comparison, before=before, after=after, checks=checks, title=title, record=record
     )

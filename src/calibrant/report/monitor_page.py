@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant.core.errors import InputError
 from calibrant.monitor import Series, Status
 from calibrant.report import formatting
-from calibrant.report.page import fill_template, write_html
+from calibrant.report.page import check_page_path, fill_template, write_html
 
 STYLES = ("tokens", "page", "sections", "charts", "monitor", "print")
 HEIGHT = 190  # of a picture, in pixels
@@ -26,9 +25,7 @@ def write_monitor(status: Status, path: str | Path, *, title: str | None = None)
         path: The file to write; missing folders are made, an existing file is replaced.
         title: The heading of the page; the baseline's name if None.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise InputError(f"{target} is a folder; give a file name, such as {target / 'page.html'}")
+    target = check_page_path(path)
     return write_html(render_monitor(status, title=title), target)
 
 

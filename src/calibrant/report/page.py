@@ -19,6 +19,7 @@ import base64
 import hashlib
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,6 +44,7 @@ from calibrant.report.temperature_slider import make_slider_data
 
 if TYPE_CHECKING:
     import pandas as pd
+    from jinja2 import Environment
 
     from calibrant.evaluation import Comparison, Evaluation, Figure
     from calibrant.predictions import Predictions
@@ -166,16 +168,9 @@ def render(
         and not (section.name == "selective" and judges_events and evaluation.event != "correct")
     ]
 
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("calibrant.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _make_environment()
     environment.filters.update(
         number=formatting.number,
         percent=formatting.percent,
@@ -260,11 +255,7 @@ def write(
         others: Evaluations of other models on the same rows, shown in a table.
         record: What an audit asks; see :func:`render`.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise InputError(
-            f"{target} is a folder; give the report a file name, such as {target / 'report.html'}."
-        )
+    target = check_page_path(path, "report.html")
     text = render(
         evaluation,
         title=title,
@@ -281,6 +272,14 @@ def write(
 def encode(text: str) -> bytes:
     """Return a page's text in UTF-8, with ``?`` for what is none, such as an odd file's name."""
     return text.encode(errors="replace")
+
+
+def check_page_path(path: str | os.PathLike[str], example: str = "page.html") -> Path:
+    """Return the path of a page to write; raise an error if it is a folder."""
+    target = Path(path)
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; give a file name, such as {target / example}")
+    return target
 
 
 def write_html(text: str, target: Path) -> Path:
@@ -303,6 +302,19 @@ def _check_same_rows(evaluation: Evaluation, predictions: Predictions) -> None:
         )
 
 
+def _make_environment() -> Environment:
+    """Return the Jinja environment of the report's templates."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("calibrant.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def fill_template(template: str, styles: Sequence[str], **content: Any) -> str:
     """Return a page that runs no script but those of its head.
 
@@ -311,16 +323,9 @@ def fill_template(template: str, styles: Sequence[str], **content: Any) -> str:
         styles: The names of its style sheets, in order.
         **content: What the template shows.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("calibrant.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _make_environment()
     style = "\n".join(read_asset(f"css/{name}.css") for name in styles)
     early = "\n".join(read_asset(f"js/{name}.js") for name in EARLY)
     policy = (

@@ -21,8 +21,7 @@ from calibrant.bench.tables.gallery import draw_answer
 from calibrant.bench.tables.headline import make_headlines, summarize
 from calibrant.bench.tables.results import Results, collect_results
 from calibrant.bench.tables.tabulate import choose_error
-from calibrant.core.errors import InputError
-from calibrant.report.page import hash_source, read_asset, write_html
+from calibrant.report.page import check_page_path, hash_source, read_asset, write_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +62,7 @@ def write_page(
         error: the metric that decides which method is best. Default: None, the suite's first
             calibration error.
     """
-    target = Path(out)
-    if target.is_dir():
-        raise InputError(f"{target} is a folder; give a file name, such as {target / 'bench.html'}")
+    target = check_page_path(out, "bench.html")
     text = render_page(suite, frame, pictures=pictures, sections=sections, error=error)
     return write_html(text, target)
 
