@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -261,15 +261,7 @@ def as_clusters(value: object, num_rows: int) -> npt.NDArray[Any] | None:
         clusters = as_texts(clusters, "clusters")
     if clusters.dtype.kind == "f" and (clusters == np.rint(clusters)).all():
         clusters = clusters.astype(np.int64)
-    if clusters.dtype.kind not in "iuU":
-        raise InputError(f"clusters must be whole numbers or text, found dtype {clusters.dtype}")
-    if clusters.shape != (num_rows,):
-        raise InputError(
-            f"clusters have shape {clusters.shape}, expected ({num_rows},): one cluster per row"
-        )
-    if clusters.dtype.kind == "U":
-        refuse_half_characters(clusters, "clusters")
-    return clusters
+    return _check_row_names(clusters, "cluster", num_rows)
 
 
 def as_ids(value: object, num_rows: int) -> npt.NDArray[Any] | None:
@@ -279,13 +271,22 @@ def as_ids(value: object, num_rows: int) -> npt.NDArray[Any] | None:
     ids = as_numpy(_as_array(value, "ids"))
     if ids.dtype.kind == "O" and all(isinstance(item, str) for item in ids.reshape(-1)):
         ids = as_texts(ids, "ids")
-    if ids.dtype.kind not in "iuU":
-        raise InputError(f"ids must be whole numbers or text, found dtype {ids.dtype}")
-    if ids.shape != (num_rows,):
-        raise InputError(f"ids have shape {ids.shape}, expected ({num_rows},): one id per row")
-    if ids.dtype.kind == "U":
-        refuse_half_characters(ids, "ids")
-    return ids
+    return _check_row_names(ids, "id", num_rows)
+
+
+def _check_row_names(
+    names: npt.NDArray[Any], what: Literal["cluster", "id"], num_rows: int
+) -> npt.NDArray[Any]:
+    """Return the names of rows; raise an error unless each row has a whole number or a text."""
+    if names.dtype.kind not in "iuU":
+        raise InputError(f"{what}s must be whole numbers or text, found dtype {names.dtype}")
+    if names.shape != (num_rows,):
+        raise InputError(
+            f"{what}s have shape {names.shape}, expected ({num_rows},): one {what} per row"
+        )
+    if names.dtype.kind == "U":
+        refuse_half_characters(names, f"{what}s")
+    return names
 
 
 def pad_options(

@@ -8,7 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -251,18 +251,22 @@ class ArrowTable(TableFile):
 
     def read(self, names: Sequence[str]) -> tuple[int, dict[str, Column]]:
         """Read whole columns; return the number of rows and the columns by name."""
-        parts: dict[str, list[Column]] = {name: [] for name in names}
-        num_rows = 0
-        for batch in self.batches(names, _BATCH_ROWS):
-            for name in names:
-                parts[name].append(_take_column(batch.columns[name]))
-            num_rows += batch.num_rows
-        columns = {name: join_columns(part, name) for name, part in parts.items() if part}
-        return num_rows, columns
+        return _read_batches(names, self.batches(names, _BATCH_ROWS))
 
     @abstractmethod
     def _batches(self, names: list[str], rows: int) -> Iterator[Any]:
         """Yield record batches of these columns, of any size."""
+
+
+def _read_batches(names: Sequence[str], batches: Iterable[Batch]) -> tuple[int, dict[str, Column]]:
+    """Join the columns of batches; return the number of rows and the columns by name."""
+    parts: dict[str, list[Column]] = {name: [] for name in names}
+    num_rows = 0
+    for batch in batches:
+        for name in names:
+            parts[name].append(_take_column(batch.columns[name]))
+        num_rows += batch.num_rows
+    return num_rows, {name: join_columns(part, name) for name, part in parts.items() if part}
 
 
 def _take_column(column: Any) -> Column:
@@ -788,14 +792,7 @@ class CsvFile(ArrowTable):
         return num_rows, read
 
     def _read_as(self, names: list[str], types: dict[str, Any]) -> tuple[int, dict[str, Column]]:
-        parts: dict[str, list[Column]] = {name: [] for name in names}
-        num_rows = 0
-        for record_batch in self._parse(names, types):
-            batch = Batch.from_arrow(record_batch)
-            for name in names:
-                parts[name].append(_take_column(batch.columns[name]))
-            num_rows += batch.num_rows
-        return num_rows, {name: join_columns(part, name) for name, part in parts.items() if part}
+        return _read_batches(names, map(Batch.from_arrow, self._parse(names, types)))
 
 
 def _read_whole_numbers(column: Column, *, is_text: bool) -> Column:
