@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from calibrant.calibrators.attach import Calibrated
 from calibrant.calibrators.base import Calibrator
 from calibrant.core.errors import InputError
-from calibrant.core.files import replace_file
+from calibrant.core.files import check_folder, replace_file
 
 TOLERANCE = 1e-5  # largest relative difference between ONNX Runtime and torch
 _EXTRA = ("onnx", "onnxscript", "onnxruntime")
@@ -74,8 +74,7 @@ def export_onnx(
     """
     check_onnx()
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"{target}: the folder {target.parent} does not exist")
+    check_folder(target)
     inputs = _example(module, example)
     # A model that gives probabilities still gives them with a calibrator attached.
     makes_probabilities = isinstance(module, Calibrated) and not module.calibrator.from_logits

@@ -30,7 +30,7 @@ from calibrant.calibrators.methods.by_label import ByLabel
 from calibrant.calibrators.methods.prior_shift import PriorShift
 from calibrant.calibrators.registry import CALIBRATORS, get
 from calibrant.core.errors import InputError, first
-from calibrant.core.files import replace_file
+from calibrant.core.files import check_folder, replace_file
 from calibrant.core.registry import FILE_PREFIX
 from calibrant.predictions.arrays import as_class_names
 from calibrant.predictions.files import check_file, explain_read_errors
@@ -82,8 +82,7 @@ def check_target(path: str | os.PathLike[str], what: str) -> Path:
         )
     if target.is_dir():
         raise InputError(f"{target}: is a directory")
-    if not target.parent.is_dir():
-        raise InputError(f"{target}: the folder {target.parent} does not exist")
+    check_folder(target)
     return target
 
 

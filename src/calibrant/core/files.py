@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from calibrant.core.errors import InputError
 from calibrant.core.extras import require
 
 _OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", -1)}
@@ -55,6 +56,12 @@ def _find_errno(error: Exception) -> int | None:
         is_numpy = re.fullmatch(r"\d+ requested and \d+ written", str(error))
         return 0 if isinstance(error, OSError) and is_numpy else None
     return number if number in _OF_THE_DISK else None
+
+
+def check_folder(path: Path) -> None:
+    """Raise an error unless the folder of a file to write exists."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: the folder {path.parent} does not exist")
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from calibrant.calibrators.export import TOLERANCE, check_onnx, explain_exporter_errors
 from calibrant.core.errors import InputError
-from calibrant.core.files import replace_file
+from calibrant.core.files import check_folder, replace_file
 from calibrant.decisions.rule import Rule
 from calibrant.decisions.sets import PredictionSets
 
@@ -51,8 +51,7 @@ def export_onnx(rule: Rule, path: str | os.PathLike[str]) -> Path:
     """
     check_onnx()
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"{target}: the folder {target.parent} does not exist")
+    check_folder(target)
     inputs, names = _make_inputs(rule)
     outputs = _Outputs(rule).eval()
     batch = torch.export.Dim("batch")

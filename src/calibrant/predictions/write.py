@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from calibrant.core.errors import InputError
-from calibrant.core.files import replace_file
+from calibrant.core.files import check_folder, replace_file
 from calibrant.functional.arrays import Array, as_numpy, to_tensor
 from calibrant.predictions.files import (
     OUTCOMES,
@@ -43,8 +43,7 @@ def write_contents(contents: Contents, path: Path) -> Path:
         )
     if path.is_dir():
         raise InputError(f"{path}: is a directory")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
+    check_folder(path)
     if ending in TABLE_ENDINGS and contents.scores.ndim > 2:
         raise InputError(
             f"{path}: dense predictions of shape {tuple(contents.scores.shape)} do not fit "

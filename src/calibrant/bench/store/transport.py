@@ -18,7 +18,7 @@ from typing import BinaryIO
 from calibrant.bench.run import folder as run_folder
 from calibrant.bench.run.worker import Bench
 from calibrant.core.errors import InputError, shorten
-from calibrant.core.files import flush_folder, hold_lock, write_file
+from calibrant.core.files import check_folder, flush_folder, hold_lock, write_file
 from calibrant.core.yaml_text import decode_text
 from calibrant.predictions.limits import BoundedGzip, check_growth
 
@@ -48,8 +48,7 @@ def pack(
         raise InputError(f"{target}: an archive ends in {', '.join(ENDINGS)}")
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder")
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: the folder {target.parent} does not exist")
+    check_folder(target)
     sink = io.BytesIO()
     counts = {"results": 0, "runs": 0, "failed": 0, "choices": 0}
     # Runs first: a run that ends meanwhile has, at worst, rows without a folder.
