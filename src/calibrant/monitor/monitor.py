@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from calibrant.core.errors import InputError, first
 from calibrant.core.files import hold_lock
 from calibrant.evaluation.evaluate import choose_positive, name_event
-from calibrant.evaluation.groups.files import MOST_GROUPS, GroupColumn, GroupValues
+from calibrant.evaluation.groups.files import MOST_GROUPS, GroupColumn, GroupValues, make_text
 from calibrant.functional.arrays import as_numpy
 from calibrant.monitor import bets
 from calibrant.monitor.ledger import (
@@ -564,7 +564,7 @@ def _read_groups(groups: Any, predictions: Predictions) -> GroupCodes | None:
     from pandas import factorize
 
     codes, kinds = factorize(values)
-    names = [_format_group(value) for value in kinds.tolist()]
+    names = [make_text(value) for value in kinds.tolist()]
     missing = np.isin(codes, [-1, *(place for place, name in enumerate(names) if not name)])
     if missing.any():
         raise InputError(
@@ -579,13 +579,6 @@ def _read_groups(groups: Any, predictions: Predictions) -> GroupCodes | None:
         )
     places = np.array([ordered.index(name) for name in names])
     return GroupCodes(title, ordered, places[codes])
-
-
-def _format_group(value: Any) -> str:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if whole else value).strip()
 
 
 def _take(errors: RowErrors, rows: Any) -> RowErrors:
