@@ -26,7 +26,6 @@ from calibrant.cli.record import (
     RecordOptions,
     ReportDate,
     Title,
-    check_report,
 )
 from calibrant.core.errors import InputError
 
@@ -140,8 +139,6 @@ def compare(
         raise InputError("--fail-groups requires --groups or --group-column")
     about = RecordOptions(title, model_version, date, in_use)
     about.check(report)
-    if report is not None:
-        check_report(report)
     first, members = read_grouped(a, inputs, groups, group_column, quiet=False)
     second = inputs.read(b)
     pos_label = inputs.find_positive(first)

@@ -28,7 +28,6 @@ from calibrant.cli.record import (
     RecordOptions,
     ReportDate,
     Title,
-    check_report,
 )
 from calibrant.core.errors import InputError
 
@@ -187,8 +186,6 @@ def evaluate(
     allowed = _read_tolerance(tolerance)
     about = RecordOptions(title, model_version, date, in_use)
     about.check(report)
-    if report is not None:
-        check_report(report)
     if on is None and workers is not None:
         raise InputError("--workers is for a Ray cluster: add --on ray")
     if on is not None:

@@ -53,11 +53,13 @@ class RecordOptions(NamedTuple):
     in_use: Sequence[Path] | None
 
     def check(self, report: Path | None) -> None:
-        """Raise an error if an option of the record is given without --report."""
+        """Raise an error if the report cannot be written, or options of it are given without it."""
         for name, value in self._asdict().items():
             if report is None and value:
                 option = "--" + name.replace("_", "-")
                 raise InputError(f"{option} is for the report: add --report OUT.html")
+        if report is not None:
+            _check_report(report)
 
     def make_record(self, data: Sequence[tuple[str, Path | Sequence[Path] | None]]) -> Record:
         """Return the record of a report; it is shown unfolded if any option was given.
@@ -121,7 +123,7 @@ def _describe_saved(path: Path) -> DataFile:
     return DataFile("calibrator", path.name, hash_file(path), note=f"{loaded.name}{fitted}")
 
 
-def check_report(path: Path) -> None:
+def _check_report(path: Path) -> None:
     """Raise an error before the work starts if the report cannot be written."""
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the report a file name in it")
