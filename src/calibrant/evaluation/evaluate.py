@@ -189,10 +189,7 @@ def evaluate(
             "Predictions.from_logits(...), .from_probs(...), .from_frame(...), .from_model(...) or "
             ".read(...)"
         )
-    if not 0 < confidence_level < 1:
-        raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
-    if resamples < 100:
-        raise InputError(f"resamples must be at least 100, found {resamples!r}")
+    check_resampling(confidence_level, resamples)
     if prevalence is not None:
         stated = weight_to_shares(predictions, prevalence, 1 if pos_label is None else pos_label)
         evaluation = evaluate(
@@ -484,6 +481,14 @@ def default_names(event: str | None, predictions: Predictions) -> tuple[str, ...
     if event is None:
         return DEFAULT_METRICS
     return (*EVENT_METRICS, *_SELECTIVE) if event == "correct" else EVENT_METRICS
+
+
+def check_resampling(confidence_level: float, resamples: int) -> None:
+    """Raise an error unless intervals can have this level and number of resamples."""
+    if not 0 < confidence_level < 1:
+        raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
+    if resamples < 100:
+        raise InputError(f"resamples must be at least 100, found {resamples!r}")
 
 
 def choose_measures(

@@ -70,8 +70,7 @@ def tune_suite(
     """
     if not suite.tune:
         return suite
-    tuning = Tuning.of(suite.tune)
-    searches = [_Search(suite, tuning, out, *group) for group in _group_runs(suite).items()]
+    searches = _list_searches(suite, out)
     while waiting := [search for search in searches if not search.is_done]:
         failed = run([spec for search in waiting for spec in search.candidates()])
         view = ValidationRows(Store(Path(out) / "store"))
@@ -100,9 +99,14 @@ def with_choices(suite: Suite, out: str | os.PathLike[str]) -> Suite:
     """Return the suite with the choices written so far; other methods are left out."""
     if not suite.tune:
         return suite
+    searches = [search for search in _list_searches(suite, out) if search.is_done]
+    return _apply_choices(suite, searches)
+
+
+def _list_searches(suite: Suite, out: str | os.PathLike[str]) -> list[_Search]:
+    """Return the search of each method and case of a suite that tunes."""
     tuning = Tuning.of(suite.tune)
-    searches = [_Search(suite, tuning, out, *group) for group in _group_runs(suite).items()]
-    return _apply_choices(suite, [search for search in searches if search.is_done])
+    return [_Search(suite, tuning, out, *group) for group in _group_runs(suite).items()]
 
 
 class _Search:

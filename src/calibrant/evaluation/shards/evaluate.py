@@ -15,6 +15,7 @@ from calibrant.evaluation.evaluate import (
     LIKE_PROBABILITIES,
     TableStates,
     Wanted,
+    check_resampling,
     choose_measures,
     choose_positive,
     default_names,
@@ -127,10 +128,7 @@ def evaluate_shards(
         raise InputError(f"on must be one of {', '.join(ROUTES)}, found {on!r}")
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, found {workers!r}")
-    if not 0 < confidence_level < 1:
-        raise InputError(f"confidence_level must lie in (0, 1), found {confidence_level!r}")
-    if resamples < 100:
-        raise InputError(f"resamples must be at least 100, found {resamples!r}")
+    check_resampling(confidence_level, resamples)
     reading = make_reading(
         kind=kind,
         class_names=class_names,
