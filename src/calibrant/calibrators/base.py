@@ -30,7 +30,7 @@ COSTLY = 1.01  # a fit that multiplies the loss of its own rows by more than thi
 
 
 class Design(NamedTuple):
-    """How rows were drawn; None where they count the same, or are independent."""
+    """Weights and clusters of rows; None where they count the same, or are independent."""
 
     weights: Tensor | None = None  # (N,) float64, 1 on average
     clusters: Tensor | None = None  # (N,) the number of each row's cluster

@@ -105,7 +105,7 @@ def adapt(
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """How good a calibrator is on rows without labels, under label shift; see
+    """The quality of a calibrator on rows without labels, under label shift; see
     `evaluate_unlabelled`.
 
     Args:

@@ -220,7 +220,7 @@ def estimate_bbse(confusion: Floats, predicted: Floats) -> Floats:
 
 
 class Fit(NamedTuple):
-    """Whether label shift explains the scores of new rows.
+    """The test of whether label shift explains the scores of new rows.
 
     Args:
         p_value: The p-value of the hypothesis that it does; None if there are too few rows to test.

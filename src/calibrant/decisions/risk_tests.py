@@ -34,7 +34,7 @@ STAKES: Floats = np.asarray(0.95 * 0.7 ** np.arange(16), dtype=np.float64)
 
 
 class Design(NamedTuple):
-    """How rows were drawn; None where they count the same, or are independent.
+    """The weights and clusters of rows; None where they count the same, or are independent.
 
     Args:
         weights: (N,) positive weights.

@@ -63,7 +63,7 @@ class MadeOn:
 
 @dataclass(frozen=True)
 class Part:
-    """What a rule does with one class or group, or with all rows.
+    """The threshold and the figures of a rule for one class or group, or for all rows.
 
     Args:
         name: The class or group; "all rows".
@@ -93,7 +93,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a rule promises, and about which rows.
+    """The promise of a rule, and the rows that it is about.
 
     Args:
         target: ``max_error``, ``min_precision``, ``min_recall``, ``costs`` or ``coverage``.

@@ -397,7 +397,7 @@ def find_floor(cells: Cells) -> float:
 
 
 class Distribution(NamedTuple):
-    """How often probabilities fall into bins, among events and among all others."""
+    """The shares of events, and of all other rows, in bins of probability."""
 
     edges: Floats  # (B+1,); on a log scale the first bin holds everything below
     events: Floats  # (B,) shares of the events, which sum to 1; all 0 if there are none

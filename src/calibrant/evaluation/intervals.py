@@ -506,7 +506,7 @@ def estimate_coupling(
         cells: The filled state of `make_cell_states`, or none.
         states: The filled states of the measures.
     """
-    for state in (each for several in states.values() for each in several):
+    for state in (kept for several in states.values() for kept in several):
         if cells and isinstance(state, ClassBinState) and state.num_bins == cells[0].num_bins:
             return max(1.0, cells[0].coupling(state.total("totals")))
     return 1.0
@@ -695,8 +695,8 @@ def bootstrap_interval(
         compute_all([measure], [(preds, target)], extra=[state, *cells], **how)
         coupling = estimate_coupling(cells, {name: [state]})
         return calibration_interval(measure, state, plan, coupling)
-    own = measure.kind in ("selective", "other") and measure.name not in SELECTIVE
-    if own and measure.influence is not None:
+    has_own_formula = measure.kind in ("selective", "other") and measure.name not in SELECTIVE
+    if has_own_formula and measure.influence is not None:
         (state,) = measure.build()
         (value,) = compute_all([measure], [(preds, target)], extra=[state], **how)
         assert isinstance(state, RankState)

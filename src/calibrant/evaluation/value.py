@@ -62,7 +62,7 @@ class Tallies:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How far a classifier's probabilities can be believed, on one set of predictions."""
+    """The figures, intervals and verdict of one set of predictions."""
 
     name: str
     num_rows: int

@@ -33,7 +33,7 @@ WEIGHTED = "Rows are weighted: sampling or importance weights, free of scale."
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far from the truth probabilities may be and still count as fit for use.
+    """The error up to which probabilities count as fit for use.
 
     Args:
         error: The largest calibration error of the predicted class, and the largest gap between
@@ -84,7 +84,7 @@ class ClassFinding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the probabilities can be believed, in words, and the numbers behind the words."""
+    """The verdict on the probabilities in words, and the numbers behind the words."""
 
     # Of classes "overconfident" or "underconfident"; of events "too high", "too low",
     # "too extreme" or "too timid"; else "neither".
@@ -381,7 +381,7 @@ def _describe_sample(num_rows: int, chance_ece: float, value: float, high: float
 
 @dataclass(frozen=True)
 class Place:
-    """Where on the scale events are furthest from what is said."""
+    """The place on the scale where events differ most from their probabilities."""
 
     low: float
     high: float

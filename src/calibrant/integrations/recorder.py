@@ -1,4 +1,4 @@
-"""What callbacks and loggers share: figures by name, pictures, tables, the repair."""
+"""The base of callbacks and loggers: figures by name, pictures, tables, the repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What losses share: rows of logits and labels of any shape, and how their values are reduced.
+"""Tools of losses: rows of logits and labels of any shape, and the reduction of their values.
 
 Dense (N,K,...) logits are viewed as (N,K,L), never copied: the classes are dimension 1 of
 every tensor here, and a number per row has the shape (N,) or (N,L). Nothing selects rows by a

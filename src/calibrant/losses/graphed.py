@@ -66,7 +66,7 @@ class Graphed(nn.Module):
         value: Tensor = self.loss(input, target, **extra)
         return value
 
-    def _key(self, given: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    def _key(self, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
         """Return all that a graph fixes and does not read again: shapes, options, addresses."""
         options = [
             (name, value if isinstance(value, PLAIN) else id(value))
@@ -75,23 +75,23 @@ class Graphed(nn.Module):
             if name not in MODULE_ATTRIBUTES
         ]
         places = [(buffer.data_ptr(), *_layout(buffer)) for buffer in self.loss.buffers()]
-        return tuple(map(_layout, given)), tuple(options), tuple(places)
+        return tuple(map(_layout, inputs)), tuple(options), tuple(places)
 
-    def _capture(self, given: tuple[Tensor, ...]) -> _Graph | None:
+    def _capture(self, inputs: tuple[Tensor, ...]) -> _Graph | None:
         """Capture the graph; None if the loss is no single number, learns or cannot be captured."""
         state = (*self.loss.parameters(), *self.loss.buffers())
         if any(tensor.requires_grad for tensor in state):
             return None
         with torch.no_grad():
-            if self._plain(*given).ndim:
+            if self._plain(*inputs).ndim:
                 return None
-        device = given[0].device
+        device = inputs[0].device
         with torch.cuda.device(device):
             if device not in self._sides:  # one memory pool for all: no two graphs run at once
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
                 self._sides[device] = stream, torch.cuda.graph_pool_handle()
             try:
-                return _Graph(self, given, *self._sides[device])
+                return _Graph(self, inputs, *self._sides[device])
             except RuntimeError as error:
                 why = (str(error).strip().splitlines() or ["no reason given"])[0]
                 warnings.warn(

@@ -12,7 +12,7 @@ from calibrant.losses.common import Rows
 
 
 class CorrectnessHistory(nn.Module):
-    """How often each training sample was seen, and how often it was classified right.
+    """Counts of how often each training sample was seen, and how often classified right.
 
     The counts are integer buffers: a ``state_dict`` holds them, they move with the module and
     survive a cast to half precision. Under data parallelism each process counts its own rows;

@@ -1,4 +1,4 @@
-"""What a metric is: one or more streaming states, and a value computed from them.
+"""Metrics: one or more streaming states, and a value computed from them.
 
 A *state* takes in blocks of rows (`update`), merges with another state of its kind (`merge`)
 and holds either sums, of fixed size, or lists of values of each row. A *measure* names the

@@ -1,4 +1,4 @@
-"""What the networks here share: features, then a linear classifier."""
+"""The base of the networks here: features, then a linear classifier."""
 
 from __future__ import annotations
 

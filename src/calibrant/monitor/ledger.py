@@ -91,7 +91,7 @@ class Delivery:
 
 @dataclass
 class Plan:
-    """What is tested, fixed when the baseline is read.
+    """The settings of the tests, fixed when the baseline is read.
 
     Args:
         task: ``"classes"`` or ``"events"``.
@@ -122,7 +122,7 @@ class Plan:
 
 @dataclass
 class Baseline:
-    """What the batches are compared with.
+    """The sums of the baseline, with which batches are compared.
 
     Args:
         key: The SHA-256 of its scores and ids.

@@ -70,7 +70,7 @@ _FEWEST_UNITS = 20  # of a baseline, and of a group to be tested
 
 
 class GroupCodes(NamedTuple):
-    """What the groups are, their names, and the number of each row's group."""
+    """The title of the groups, their names, and the number of each row's group."""
 
     title: str
     names: list[str]
@@ -87,7 +87,7 @@ class GroupCodes(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What `Monitor.append` did with a batch."""
+    """The rows that `Monitor.append` counted and left out."""
 
     name: str
     num_rows: int

@@ -1,4 +1,4 @@
-"""What the monitor reads from each row: the score, and once it is labelled three errors."""
+"""Read the score of each row, and once it is labelled three errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a monitor says: alarms, notices, and the series of every figure."""
+"""The status of a monitor: alarms, notices, and the series of every figure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Status:
-    """What a monitor says now.
+    """The alarms, notices and series of a monitor.
 
     Args:
         alarms: The alarms, in the order of their batches.
@@ -150,7 +150,9 @@ class Status:
             figure: ``"gap"``, ``"error"`` or ``"brier"``.
             group: The group. Default: '' (all rows).
         """
-        matching = (each for each in self.series if (each.figure, each.group) == (figure, group))
+        matching = (
+            series for series in self.series if (series.figure, series.group) == (figure, group)
+        )
         return next(matching, None)
 
     def to_dict(self) -> dict[str, Any]:

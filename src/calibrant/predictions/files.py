@@ -1,4 +1,4 @@
-"""What a file of predictions holds, and scores that stay in their file until they are read.
+"""The contents of a file of predictions, and scores that stay in their file until they are read.
 
 Readers return `Contents` and writers take them, so neither imports `Predictions`.
 """

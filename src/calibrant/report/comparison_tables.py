@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """What the section on the repair shows."""
+    """The content of the section on the repair."""
 
     paragraphs: list[str]
     changes: list[Change]
@@ -78,7 +78,7 @@ class ModelRow(NamedTuple):
 
 
 class ModelTable(NamedTuple):
-    """What the section on other models shows."""
+    """The content of the section on other models."""
 
     paragraphs: list[str]
     headline: str

@@ -191,7 +191,7 @@ def place_gap(gap: float, limit: float) -> float:
 
 
 class Words(NamedTuple):
-    """What the judged probability and its outcome are called."""
+    """The names of the judged probability and its outcome."""
 
     claimed: str  # "confidence" or "probability"
     happened: str  # "accuracy" or "frequency of fraud"

@@ -33,7 +33,7 @@ class GroupRow(NamedTuple):
 
 
 class GroupSection(NamedTuple):
-    """What the section on groups shows."""
+    """The content of the section on groups."""
 
     title: str
     headline: str

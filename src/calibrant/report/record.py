@@ -41,7 +41,7 @@ class DataFile(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What an audit asks of a report.
+    """The facts that an audit asks of a report.
 
     Args:
         date: The date of the report, as 2026-08-21.

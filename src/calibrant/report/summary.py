@@ -1,4 +1,4 @@
-"""What the head of the page says: the state of the verdict, its gauge, its facts, its labels."""
+"""The head of the page: the state of the verdict, its gauge, its facts, its labels."""
 
 from __future__ import annotations
 

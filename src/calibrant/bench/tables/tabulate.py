@@ -244,7 +244,7 @@ def _assemble(
         Block(
             cell,
             results.name_of(cell),
-            tuple((name, tuple(each)) for name, each in part.items()),
+            tuple((name, tuple(entry)) for name, entry in part.items()),
             frozenset(method for where, method in results.diverged if where == cell),
             {name: _label_row(results, cell, name, down) for name in part},
         )

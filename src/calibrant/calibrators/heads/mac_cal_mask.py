@@ -28,7 +28,7 @@ _BLOCK = 1 << 21  # hidden values of a block when measuring
 
 @dataclass(frozen=True)
 class Settings:
-    """How stage two is trained. See `MacCalHead` for the options and their defaults."""
+    """Settings of stage two's training. See `MacCalHead` for the options and their defaults."""
 
     head: Literal["bottleneck", "linear"] = "bottleneck"
     width: int | None = None

@@ -203,12 +203,15 @@ def _bin_sums(
         has_class = target[rows] < classes
         labels = target[rows][has_class]
         hit = index[:, has_class].gather(0, labels.unsqueeze(0)).squeeze(0)
-        each = own = None
+        repeated = row_weights = None
         if weights is not None:
-            each, own = weights[rows].expand_as(mass).reshape(-1), weights[rows][has_class]
+            repeated, row_weights = (
+                weights[rows].expand_as(mass).reshape(-1),
+                weights[rows][has_class],
+            )
             mass = mass * weights[rows]
-        sums[0] += torch.bincount(index.reshape(-1), each, minlength=size)
+        sums[0] += torch.bincount(index.reshape(-1), repeated, minlength=size)
         sums[1] += torch.bincount(index.reshape(-1), mass.reshape(-1), minlength=size)
-        sums[2] += torch.bincount(hit, own, minlength=size)
+        sums[2] += torch.bincount(hit, row_weights, minlength=size)
     count, mass, hits = (part.reshape(classes, bins) for part in sums)
     return count, mass, hits

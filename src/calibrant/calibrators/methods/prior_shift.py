@@ -26,7 +26,7 @@ _NAMED = 5  # classes that a sentence lists
 
 @dataclass(frozen=True)
 class Shift:
-    """How the shares of classes differ between the source rows and the new ones.
+    """The shares of classes in the source rows and in the new ones.
 
     Args:
         how: ``"stated"`` by the user, or estimated by ``"em"``.

@@ -224,7 +224,7 @@ def _lowest(
 
 @dataclass(frozen=True)
 class Root:
-    """Where a rising function crosses zero, or the bound it reaches first."""
+    """The point where a rising function crosses zero, or the bound it reaches first."""
 
     value: float
     passes: int

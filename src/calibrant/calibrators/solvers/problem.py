@@ -33,7 +33,7 @@ _BLOCK = 1 << 18
 
 
 class Rows(NamedTuple):
-    """What objectives need of each row after a calibrator's map, in float64."""
+    """The numbers of each row that objectives need after a calibrator's map, in float64."""
 
     log_true: Tensor  # ln p_y
     log_mean: Tensor  # (1/K) Σ_k ln p_k

@@ -1,4 +1,4 @@
-"""Where pieces are summed: in this process one after the other, or on a Ray cluster."""
+"""Sum pieces in this process, one after the other, or on a Ray cluster."""
 
 from __future__ import annotations
 

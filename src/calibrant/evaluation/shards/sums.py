@@ -1,4 +1,4 @@
-"""What is summed of each piece of the shards; everything else follows from the sums.
+"""Sums over each piece of the shards; everything else follows from them.
 
 All sums merge by addition. A piece is summed row group by row group, and pieces merge in their
 order, so that the sums do not depend on who makes them.
@@ -226,7 +226,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Job:
-    """What to sum of each piece; it is sent to every worker.
+    """The sums to compute of each piece, as sent to every worker.
 
     Args:
         reading: How rows are read.

@@ -1,4 +1,4 @@
-"""What a recipe is: hooks that the engine calls, and the job that they see and change."""
+"""Recipes: hooks that the engine calls, and the job that they see and change."""
 
 from __future__ import annotations
 
