@@ -115,16 +115,10 @@ class Calibrator(nn.Module):
             predictions = logits.in_memory()
             named = predictions.task == "events" and predictions.event is not None
             self.class_names_ = (str(predictions.event),) if named else predictions.class_names
-            logits, target, ignore_index = (
-                predictions.array,
-                predictions.known_labels,
-                predictions.ignore_index,
-            )
-            weights, clusters, absent = (
-                predictions.weights,
-                predictions.cluster_codes,
-                predictions.num_options is not None,
-            )
+            logits, target = predictions.array, predictions.known_labels
+            ignore_index = predictions.ignore_index
+            weights, clusters = predictions.weights, predictions.cluster_codes
+            absent = predictions.num_options is not None
             task = "events" if predictions.task == "events" else task
         if target is None:
             raise InputError("fit needs labels beside the scores, or Predictions")

@@ -891,9 +891,7 @@ class _Pair:
         total = (draws if fast else 0) + halves
         with progress_bar("resampling rows", total, shown=progress) as advance:
             for counts in self._draw(draws) if fast else ():
-                values_a, values_b = (
-                    resample_measures(measures, state, counts) for state in states
-                )
+                values_a, values_b = (resample_measures(measures, s, counts) for s in states)
                 with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is left out later
                     for name in fast:
                         blocks[name].append(values_b[name] - values_a[name])

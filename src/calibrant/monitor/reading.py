@@ -108,9 +108,8 @@ def match_labels(
                     "label for each row"
                 )
             return values
-        wanted, label_ids = (
-            np.array(list(map(str, ids_of.tolist()))) for ids_of in (predictions.ids, ids)
-        )
+        wanted = np.array(list(map(str, predictions.ids.tolist())))
+        label_ids = np.array(list(map(str, ids.tolist())))
         for name, texts in (("the batch", wanted), ("the labels", label_ids)):
             kinds, counts = np.unique(texts, return_counts=True)
             if len(kinds) < len(texts):

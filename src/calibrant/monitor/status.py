@@ -243,10 +243,8 @@ def _run_test(
     cells = [cell for _, cell in delivered[start : end + 1]]
     figure = FIGURE_OF[test]
     mean = sum(cell.sums[figure] for cell in cells) / sum(cell.count for cell in cells)
-    last, since = (
-        ledger.find_batch(delivered[end][0].batch),
-        ledger.find_batch(delivered[start][0].batch),
-    )
+    last = ledger.find_batch(delivered[end][0].batch)
+    since = ledger.find_batch(delivered[start][0].batch)
     names = [batch.name if batch is not None else "?" for batch in (last, since)]
     baseline = ledger.baseline.means[group][figure]
     return p_value, Alarm(

@@ -53,10 +53,8 @@ def copy_plugins(plugins: Iterable[Plugin], folder: Path, out: Path, index: str 
 
     A suite of the same folder finds its files there: a copy would hide later edits.
     """
-    destination, files = (
-        (out / FOLDER).resolve(),
-        [plugin for plugin in plugins if plugin.source is not None],
-    )
+    destination = (out / FOLDER).resolve()
+    files = [plugin for plugin in plugins if plugin.source is not None]
     copies: dict[str, str] = {}
     for plugin in files:
         if Path(plugin.path).resolve().parent == destination:  # already a copy

@@ -205,10 +205,8 @@ def _bin_sums(
         hit = index[:, has_class].gather(0, labels.unsqueeze(0)).squeeze(0)
         repeated = row_weights = None
         if weights is not None:
-            repeated, row_weights = (
-                weights[rows].expand_as(mass).reshape(-1),
-                weights[rows][has_class],
-            )
+            repeated = weights[rows].expand_as(mass).reshape(-1)
+            row_weights = weights[rows][has_class]
             mass = mass * weights[rows]
         sums[0] += torch.bincount(index.reshape(-1), repeated, minlength=size)
         sums[1] += torch.bincount(index.reshape(-1), mass.reshape(-1), minlength=size)

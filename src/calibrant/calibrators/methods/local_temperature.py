@@ -111,11 +111,8 @@ class LocalTemperature(Calibrator):
             predictions = logits.in_memory()
             self.class_names_, weights = predictions.class_names, predictions.weights
             task, absent = predictions.task, predictions.num_options is not None
-            logits, target, ignore_index = (
-                predictions.array,
-                predictions.known_labels,
-                predictions.ignore_index,
-            )
+            logits, target = predictions.array, predictions.known_labels
+            ignore_index = predictions.ignore_index
         if target is None:
             raise InputError("fit needs labels beside the scores, or Predictions")
         self._check_takes(for_events=task == "events", weighted=weights is not None, absent=absent)
