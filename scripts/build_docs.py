@@ -150,12 +150,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what a tag names and where it leads."""
-        given = dict(attrs)
+        attributes = dict(attrs)
         self._in_title |= tag == "title"
-        self.ids |= {given.get("id"), given.get("name") if tag == "a" else None}
+        self.ids |= {attributes.get("id"), attributes.get("name") if tag == "a" else None}
         for name in ("href", "src"):
-            if given.get(name) and tag in ("a", "img", "script", "link"):
-                self.links.append(given[name])
+            if attributes.get(name) and tag in ("a", "img", "script", "link"):
+                self.links.append(attributes[name])
 
     def handle_endtag(self, tag: str) -> None:
         """Note the end of the title."""

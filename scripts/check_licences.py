@@ -37,24 +37,24 @@ KNOWN = {
 
 def iterate_installed(root: str) -> dict[str, Distribution]:
     """Return the installed packages that a package with all its extras needs, by name."""
-    found: dict[str, Distribution] = {}
+    installed: dict[str, Distribution] = {}
     waiting = [(root, True)]
     while waiting:
         name, with_extras = waiting.pop()
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in found:
+        if key in installed:
             continue
         try:
-            found[key] = distribution(name)
+            installed[key] = distribution(name)
         except PackageNotFoundError:
             continue  # an extra that is not installed here, or for another system
-        for text in found[key].requires or ():
+        for text in installed[key].requires or ():
             needed = Requirement(text)
-            extras = ["", *(found[key].metadata.get_all("Provides-Extra") or ())]
+            extras = ["", *(installed[key].metadata.get_all("Provides-Extra") or ())]
             chosen = extras if with_extras else [""]
             if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in chosen):
                 waiting.append((needed.name, False))
-    return found
+    return installed
 
 
 def read_licences(package: Distribution) -> list[str]:
@@ -66,9 +66,9 @@ def read_licences(package: Distribution) -> list[str]:
             part for part in re.split(r"\s+(?:AND|OR|WITH)\s+|[()]", expression) if part.strip()
         ]
     classifiers = [
-        each.rsplit(" :: ", 1)[-1]
-        for each in metadata.get_all("Classifier") or ()
-        if each.startswith("License :: ") and each != "License :: OSI Approved"
+        classifier.rsplit(" :: ", 1)[-1]
+        for classifier in metadata.get_all("Classifier") or ()
+        if classifier.startswith("License :: ") and classifier != "License :: OSI Approved"
     ]
     if classifiers:
         return classifiers
@@ -88,7 +88,7 @@ def find_faults(packages: dict[str, Distribution]) -> list[str]:
     faults = []
     for name, package in sorted(packages.items()):
         licences = read_licences(package)
-        wrong = [each for each in licences if not is_allowed(each)]
+        wrong = [licence for licence in licences if not is_allowed(licence)]
         if name not in KNOWN and (wrong or not licences):
             faults.append(f"{name}: {', '.join(wrong) or 'names no licence'}")
     return faults

@@ -76,8 +76,8 @@ def freeze_fits():
 
 
 def freeze_evaluations():
-    found = {"evaluate": frozen.evaluate_sets(DATA), "compare": frozen.compare_sets(DATA)}
-    frozen.write_json("evaluations.json.gz", found)
+    outputs = {"evaluate": frozen.evaluate_sets(DATA), "compare": frozen.compare_sets(DATA)}
+    frozen.write_json("evaluations.json.gz", outputs)
 
 
 def freeze_texts():
@@ -85,14 +85,14 @@ def freeze_texts():
 
 
 def freeze_trainings():
-    found = {case: frozen.train_digits(case) for case in frozen.TRAININGS}
-    for case, value in found.items():
+    runs = {case: frozen.train_digits(case) for case in frozen.TRAININGS}
+    for case, value in runs.items():
         if frozen.train_digits(case) != value:
             print(f"the training {case!r} differs between two runs")
     shutil.rmtree(frozen.BEGUN, ignore_errors=True)
     frozen.begin_run(frozen.BEGUN)
     environment = frozen.describe_environment()
-    frozen.write_json("trainings.json.gz", {"environment": environment, "runs": found})
+    frozen.write_json("trainings.json.gz", {"environment": environment, "runs": runs})
 
 
 # Texts are taken from the store's fixture, which comes before them.

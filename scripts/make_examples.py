@@ -26,26 +26,26 @@ def main() -> None:
     parser.add_argument("bench", type=Path)
     parser.add_argument("name", help="such as cifar10-resnet18")
     parser.add_argument("methods", nargs="+")
-    given = parser.parse_args()
-    data, model = given.name.split("-")
+    options = parser.parse_args()
+    data, model = options.name.split("-")
     keys = {
         method: spec.key
-        for method, spec in Suite.read(given.bench / "suite.yaml").specs
+        for method, spec in Suite.read(options.bench / "suite.yaml").specs
         if (spec.config.data, spec.config.model, spec.config.seed) == (data, model, 0)
     }
-    found: dict[str, np.ndarray] = {}
-    for method in given.methods:
-        run = Run(given.bench / "runs" / keys[method])
+    arrays: dict[str, np.ndarray] = {}
+    for method in options.methods:
+        run = Run(options.bench / "runs" / keys[method])
         for part in PARTS:
-            said = to_half(run.predictions(part))
-            labels = np.asarray(said.labels).astype(np.uint8)
-            assert (found.setdefault(f"labels/{part}", labels) == labels).all()
-            found[f"{method}/{part}"] = np.asarray(said.array)
-            found["class_names"] = np.asarray(said.class_names)
+            predictions = to_half(run.predictions(part))
+            labels = np.asarray(predictions.labels).astype(np.uint8)
+            assert (arrays.setdefault(f"labels/{part}", labels) == labels).all()
+            arrays[f"{method}/{part}"] = np.asarray(predictions.array)
+            arrays["class_names"] = np.asarray(predictions.class_names)
     FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{given.name}.npz"
-    np.savez_compressed(path, **found)
-    print(f"{path}: {path.stat().st_size:,} bytes, {', '.join(given.methods)}")
+    path = FOLDER / f"{options.name}.npz"
+    np.savez_compressed(path, **arrays)
+    print(f"{path}: {path.stat().st_size:,} bytes, {', '.join(options.methods)}")
 
 
 if __name__ == "__main__":

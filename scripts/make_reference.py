@@ -144,10 +144,10 @@ def find_objects(kind: str, name: str) -> list:
         )
     )
     registry = getattr(module, {"losses": "LOSSES", "recipes": "RECIPES"}.get(kind, "CALIBRATORS"))
-    found = [registry.load(name)]
+    objects = [registry.load(name)]
     if kind == "losses":
-        found.insert(0, getattr(importlib.import_module("calibrant.losses"), name))
-    return found
+        objects.insert(0, getattr(importlib.import_module("calibrant.losses"), name))
+    return objects
 
 
 # Papers.
@@ -160,8 +160,8 @@ def read_papers() -> list[dict[str, str]]:
     papers = []
     for entry in re.findall(r"^@\w+\{.*?^\}", text, flags=re.M | re.S):
         fields = dict(re.findall(r"^  (\w+) = \{(.*?)\},?$", entry, flags=re.M))
-        own = r"^  (?:cited|only_in) = .*\n"
-        clean = re.sub(r",\n\}$", "\n}", re.sub(own, "", entry, flags=re.M))
+        own_fields = r"^  (?:cited|only_in) = .*\n"
+        clean = re.sub(r",\n\}$", "\n}", re.sub(own_fields, "", entry, flags=re.M))
         papers.append({**fields, "key": re.match(r"@\w+\{(\w+)", entry)[1], "bibtex": clean})
     return papers
 
@@ -204,13 +204,13 @@ def find_papers(name: str, objects: list) -> list[dict[str, str]]:
         if inspect.isclass(getattr(thing, "kind", None))
     ]
     text = " ".join(" ".join(texts).split()).replace("(19", "19").replace("(20", "20")
-    found = []
+    papers = []
     for paper in read_papers():
         only = paper.get("only_in", name).split("; ")
         cited = any(citation in text for citation in list_citations(paper))
         if (cited and name in only) or ("only_in" in paper and name in only):
-            found.append(paper)
-    return found
+            papers.append(paper)
+    return papers
 
 
 def cite(paper: dict[str, str]) -> str:
@@ -240,29 +240,29 @@ def write_papers() -> str:
 def read_decisions() -> list[tuple[tuple[str, ...], str]]:
     """Read docs/decisions.md: the methods that each row or point names first, and its text."""
     text = (DOCS / "decisions.md").read_text(encoding="utf-8")
-    found = []
-    for names, said in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", text, flags=re.M):
-        found.append((tuple(re.findall(r"`(\w+)`", names)), said))
+    decisions = []
+    for names, words in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", text, flags=re.M):
+        decisions.append((tuple(re.findall(r"`(\w+)`", names)), words))
     for point in re.findall(r"^- (`.*(?:\n  .*)*)", text, flags=re.M):
-        head, _, said = " ".join(point.split()).partition(": ")
+        head, _, words = " ".join(point.split()).partition(": ")
         names = tuple(re.findall(r"`(\w+)", head))
-        found.append(
+        decisions.append(
             (
                 names,
-                said
+                words
                 if re.fullmatch(r"`\w+`(?:, `\w+`)*", head)
-                else f"{head}{': ' if said else ''}{said}",
+                else f"{head}{': ' if words else ''}{words}",
             )
         )
-    for title, said in re.findall(r"^### (.*)\n\n(.*?)(?=\n\n|\Z)", text, flags=re.M | re.S):
+    for title, words in re.findall(r"^### (.*)\n\n(.*?)(?=\n\n|\Z)", text, flags=re.M | re.S):
         names = {"MaC-Cal": ("mac_cal", "mac_cal_head")}.get(title, ())
-        found.append((names, " ".join(said.split())))
-    return found
+        decisions.append((names, " ".join(words.split())))
+    return decisions
 
 
 def find_decisions(name: str) -> list[str]:
     """Return what docs/decisions.md says about one method."""
-    return [said.rstrip(".") + "." for names, said in read_decisions() if name in names]
+    return [words.rstrip(".") + "." for names, words in read_decisions() if name in names]
 
 
 # Figures.
@@ -364,22 +364,22 @@ def measure_calibrator(name: str) -> str:
     frame = pd.read_csv(ROOT / "benchmarks" / "calibrator_quality.csv")
     frame = frame[~frame["set"].str.startswith(("sisters", "priors"))]
     figures = frame.pivot(index="set", columns="method", values=["nll", "ece", "accuracy"])
-    own = f"calibrant {'uncalibrated' if name == 'identity' else name}"
-    if ("nll", own) not in figures.columns:
+    contestant = f"calibrant {'uncalibrated' if name == 'identity' else name}"
+    if ("nll", contestant) not in figures.columns:
         return "Not in the comparison of calibrators on real networks."
-    figures = figures.dropna(subset=[("nll", own)])
+    figures = figures.dropna(subset=[("nll", contestant)])
     lines = ["| calibrator | mean NLL | mean ECE, % | mean accuracy, % |", "|---|---:|---:|---:|"]
     for method in dict.fromkeys(
-        ("calibrant uncalibrated", "calibrant temperature", own, "calibrant auto")
+        ("calibrant uncalibrated", "calibrant temperature", contestant, "calibrant auto")
     ):
         nll, ece, accuracy = (
             figures[column, method].mean() for column in ("nll", "ece", "accuracy")
         )
         label = method.removeprefix("calibrant ")
         lines.append(f"| `{label}` | {nll:.4f} | {100 * ece:.2f} | {100 * accuracy:.2f} |")
-    better = int((figures["nll", own] < figures["nll", "calibrant temperature"]).sum())
+    better = int((figures["nll", contestant] < figures["nll", "calibrant temperature"]).sum())
     line = ""
-    if own not in ("calibrant temperature", "calibrant uncalibrated"):
+    if contestant not in ("calibrant temperature", "calibrant uncalibrated"):
         line = f" `{name}` has a lower NLL than `temperature` on {better} of {len(figures)}."
     return (
         f"Mean over the outputs of {len(figures)} real networks, five half/half splits each.{line} "
@@ -499,7 +499,7 @@ def write_python() -> str:
         "[losses](losses/index.md), [metrics](metrics/index.md), "
         "[calibrators](calibrators/index.md), [recipes](recipes/index.md).",
     ]
-    seen = set()
+    listed = set()
     for package, title in PACKAGES:
         try:
             module = importlib.import_module(package)
@@ -515,8 +515,8 @@ def write_python() -> str:
             ).startswith("calibrant"):
                 continue
             path = f"{home}.{thing.__qualname__}"
-            if path not in seen and not has_own_page(package, thing):
-                seen.add(path)
+            if path not in listed and not has_own_page(package, thing):
+                listed.add(path)
                 shown.append(f"::: {path}")
         if shown:
             folder = package.replace(".", "/")
@@ -550,7 +550,7 @@ def list_definitions(path: Path) -> list[str]:
 @cache
 def list_method_objects() -> frozenset[int]:
     """Return the identities of functions and classes that have a page of their own."""
-    found = set()
+    identities = set()
     for kind in ("losses", "recipes", "calibrators", "metrics"):
         module = {
             "losses": "calibrant.losses",
@@ -559,8 +559,8 @@ def list_method_objects() -> frozenset[int]:
             "metrics": "calibrant.metrics",
         }[kind]
         for name in importlib.import_module(module).available():
-            found |= {id(thing) for thing in find_objects(kind, name)}
-    return frozenset(found)
+            identities |= {id(thing) for thing in find_objects(kind, name)}
+    return frozenset(identities)
 
 
 def has_own_page(package: str, thing: object) -> bool:

@@ -23,19 +23,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=["cifar10", "cifar100", "camvid"])
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    load = reader(given.folder)
-    for name in given.names or ["cifar10", "cifar100", "camvid"]:
-        pack = camvid(load) if name == "camvid" else load.images(name, given.folder)
-        np.savez(given.out / f"{name}.npz", **pack)
-        print(f"{given.out / name}.npz: {len(pack['x_train']):,} training images", file=sys.stderr)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    load = reader(options.folder)
+    for name in options.names or ["cifar10", "cifar100", "camvid"]:
+        pack = camvid(load) if name == "camvid" else load.images(name, options.folder)
+        np.savez(options.out / f"{name}.npz", **pack)
+        print(
+            f"{options.out / name}.npz: {len(pack['x_train']):,} training images", file=sys.stderr
+        )
 
 
 def reader(folder: Path):
-    found = importlib.util.spec_from_file_location("load", folder / "load.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("load", folder / "load.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
