@@ -339,13 +339,16 @@ def opposite_corners(fits: Fits) -> str:
 
 
 def same_temperature(fits: Fits) -> str:
-    found, free = [], []
+    gaps, free = [], []
     for name in fits.sets:
         for objective in ("NLL", "LS"):
-            one = fits.values(name, "TS", objective, "temperature")
-            for kept, cell in ((found, "ETS"), (free, "ETS free")):
+            temperatures = fits.values(name, "TS", objective, "temperature")
+            for kept, cell in ((gaps, "ETS"), (free, "ETS free")):
                 two = fits.values(name, cell, objective, "temperature")
-                kept += [abs(two[seed] / one[seed] - 1) for seed in one.keys() & two.keys()]
+                kept += [
+                    abs(two[seed] / temperatures[seed] - 1)
+                    for seed in temperatures.keys() & two.keys()
+                ]
     ece = fits.difference(("ETS", "LS"), ("TS", "LS"), "ece")
     worst = max((abs(mean.value) for mean in ece.sets.values()), default=math.nan)
     agrees = bool(free) and max(free) < 1e-4 and worst < 1e-4
@@ -355,8 +358,8 @@ def same_temperature(fits: Fits) -> str:
         "Holds" if agrees else "Does not hold",
         f"With T, w1 and w2 all free, started from T = 1 and equal weights, eq. 13 comes to the "
         f"temperature of TS {_within(free)} ({len(free)} fits by NLL and LS), the library's ETS "
-        f"{_within(found)}; test ECE of ETS+LS and TS+LS differs by {POINTS * worst:.4f} points at "
-        f"most.{' So the gap in the paper must be its optimiser, stopped early.' * agrees}",
+        f"{_within(gaps)}; test ECE of ETS+LS and TS+LS differs by {POINTS * worst:.4f} points "
+        f"at most.{' So the gap in the paper must be its optimiser, stopped early.' * agrees}",
     )
 
 

@@ -45,10 +45,14 @@ VARIANTS = tuple(
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Pearson's, NaN where one of them does not vary."""
-    one, two = fmean(first), fmean(second)
-    across = math.fsum((a - one) * (b - two) for a, b in zip(first, second, strict=True))
-    sizes = [math.fsum((a - m) ** 2 for a in x) for x, m in ((first, one), (second, two))]
-    if min(sizes) <= 1e-24 * max(one * one, two * two, 1e-300):
+    mean_first, mean_second = fmean(first), fmean(second)
+    across = math.fsum(
+        (a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True)
+    )
+    sizes = [
+        math.fsum((a - m) ** 2 for a in x) for x, m in ((first, mean_first), (second, mean_second))
+    ]
+    if min(sizes) <= 1e-24 * max(mean_first * mean_first, mean_second * mean_second, 1e-300):
         return math.nan
     return across / math.sqrt(sizes[0] * sizes[1])
 
@@ -143,10 +147,13 @@ class Fits:
         """Of a (calibrator, objective) from another on the same splits."""
         found = {}
         for name in self.sets:
-            one, two = (self.values(name, *which, figure) for which in (cell, base))
-            both = sorted(one.keys() & two.keys())
+            values, base_values = (self.values(name, *which, figure) for which in (cell, base))
+            both = sorted(values.keys() & base_values.keys())
             if both:
-                gaps = [(one[s] - two[s]) / (two[s] if relative else 1.0) for s in both]
+                gaps = [
+                    (values[s] - base_values[s]) / (base_values[s] if relative else 1.0)
+                    for s in both
+                ]
                 found[name] = mean_of(gaps)
         return Difference(found)
 
@@ -177,10 +184,10 @@ class Fits:
             first: list[float] = []
             second: list[float] = []
             for cell in cells:
-                one, two = (self.values(name, *cell, column) for column in (figure, "ece"))
-                if len(one) > 1:
-                    first += [one[seed] - fmean(one.values()) for seed in one]
-                    second += [two[seed] - fmean(two.values()) for seed in one]
+                figures, errors = (self.values(name, *cell, column) for column in (figure, "ece"))
+                if len(figures) > 1:
+                    first += [figures[seed] - fmean(figures.values()) for seed in figures]
+                    second += [errors[seed] - fmean(errors.values()) for seed in figures]
             if first:
                 found[name] = correlation(first, second)
         return found

@@ -237,8 +237,10 @@ def compare_groups_part(plan: Plan) -> tuple[str, str, Iterator[list[str]]]:
                 alarms += bool(_find_different(equal))
                 noise = 1.4 * rng.normal(size=a.array.shape) * (groups == 0)[:, None]
                 worse = Predictions.from_logits(b.array + noise, b.labels, name="b")
-                one = compare(a, worse, metrics=names, groups=groups, resamples=10, seed=trial)
-                different = _find_different(one)
+                comparison = compare(
+                    a, worse, metrics=names, groups=groups, resamples=10, seed=trial
+                )
+                different = _find_different(comparison)
                 found += "0" in different
                 elsewhere += bool(different - {"0"})
             counts = (alarms, found, elsewhere)

@@ -417,10 +417,10 @@ def load_sets(name: str) -> SetPopulation:
     lac = sets.measure_conformity(logits, "lac").gather(1, labels)[:, 0].numpy()
     probs = logits.softmax(1)
     own = probs.gather(1, labels)
-    zero, one = torch.zeros(len(lac)), torch.ones(len(lac))
+    zeros, ones = torch.zeros(len(lac)), torch.ones(len(lac))
     ends = [
         -sets.measure_conformity(logits, "aps", each.double()).gather(1, labels)[:, 0].numpy()
-        for each in (zero, one)
+        for each in (zeros, ones)
     ]
     assert np.allclose(ends[1] - ends[0], own[:, 0].numpy(), atol=1e-9)
     return SetPopulation(lac, ends[0], own[:, 0].numpy(), population.labels, logits)

@@ -54,8 +54,8 @@ class Small(nn.Module):
         for step in self.down:
             now = step(now)
             kept.append(now)
-        for step, one in zip(self.up, kept[-2:0:-1], strict=True):
-            now = step(torch.cat([resized(now, one), one], 1))
+        for step, features in zip(self.up, kept[-2:0:-1], strict=True):
+            now = step(torch.cat([resized(now, features), features], 1))
         return resized(self.classify(torch.cat([resized(now, kept[0]), kept[0]], 1)), images)
 
 
@@ -116,26 +116,26 @@ def judged(network: nn.Module, parts, void: int) -> dict[tuple[str, str, str], f
     return found
 
 
-def page(told: list[dict[tuple[str, str, str], float]], epochs: int) -> str:
+def page(seeds: list[dict[tuple[str, str, str], float]], epochs: int) -> str:
     header = ("calibrator", "accuracy, %", "NLL", "ECE, %", "NLL, held out", "ECE, held out, %")
     lines = [
         "# Calibrators of dense predictions",
         f"CamVid at 240×180, a small encoder and decoder trained from scratch for {epochs} epochs, "
-        f"{len(told)} seeds: mean ± standard error over seeds. Calibrators are fitted on the "
+        f"{len(seeds)} seeds: mean ± standard error over seeds. Calibrators are fitted on the "
         "held-out frames, which are easier than the test frames.",
-        table(header, [_row(name, told) for name in CALIBRATORS]),
+        table(header, [_row(name, seeds) for name in CALIBRATORS]),
         f"Made by `python benchmarks/dense.py`, {versions(['torch'])}, "
         f"{torch.get_num_threads()} CPU threads.",
     ]
     return "\n\n".join(lines) + "\n"
 
 
-def _row(name: str, told: list[dict[tuple[str, str, str], float]]) -> list[str]:
+def _row(name: str, seeds: list[dict[tuple[str, str, str], float]]) -> list[str]:
     places = [("test", metric) for metric in METRICS]
     places += [("validation", "nll"), ("validation", "ece")]
     cells = [name]
     for part, metric in places:
-        mean = mean_of([one[name, part, metric] for one in told])
+        mean = mean_of([figures[name, part, metric] for figures in seeds])
         cells.append(with_error(metric, mean.mean, mean.error))
     return cells
 
@@ -149,11 +149,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--write", type=Path)
     given = parser.parse_args(arguments)
     parts, classes, void = read(given.data, given.frames)
-    told = []
+    seeds = []
     for seed in range(given.seeds):
         network = trained(*parts["train"], classes, void, epochs=given.epochs, seed=seed)
-        told.append(judged(network, parts, void))
-    text = page(told, given.epochs)
+        seeds.append(judged(network, parts, void))
+    text = page(seeds, given.epochs)
     print(text)
     if given.write is not None:
         given.write.write_text(text, encoding="utf-8", newline="\n")

@@ -96,7 +96,7 @@ def measure(device: torch.device, given: argparse.Namespace) -> dict:
         save()
     if "step" in given.parts:
         networks = given.step or (["resnet18", "resnet50"] if cuda else [])
-        settings = [one for one in given.settings if cuda or one not in CUDA_ONLY]
+        settings = [setting for setting in given.settings if cuda or setting not in CUDA_ONLY]
         for setting in settings:
             for network in networks:
 

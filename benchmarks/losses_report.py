@@ -25,9 +25,9 @@ same run.
 def merged(files: list[list[dict]]) -> list[dict]:
     """What was measured of each device, by however many runs: a later one's part replaces."""
     devices: dict[tuple[str, str], dict] = {}
-    for one in (one for found in files for one in found):
-        key = (one["device"], one["torch"])
-        devices[key] = _over(devices.get(key, {}), one)
+    for measured in (measured for found in files for measured in found):
+        key = (measured["device"], measured["torch"])
+        devices[key] = _over(devices.get(key, {}), measured)
     return list(devices.values())
 
 
@@ -39,53 +39,53 @@ def _over(old: Any, new: Any, depth: int = 3) -> Any:
 
 def report(found: list[dict]) -> str:
     parts = []
-    for one in found:
+    for measured in found:
         parts.append(
-            f"## {one['device']}, torch {one['torch']}"
-            + (f", {one['threads']} threads" if one["device"].startswith("CPU") else "")
+            f"## {measured['device']}, torch {measured['torch']}"
+            + (f", {measured['threads']} threads" if measured["device"].startswith("CPU") else "")
         )
-        if one.get("steps"):
-            parts += [targets(one), *step_tables(one)]
-        if one.get("host"):
-            parts.append(host_table(one))
-        if one.get("profiled"):
+        if measured.get("steps"):
+            parts += [targets(measured), *step_tables(measured)]
+        if measured.get("host"):
+            parts.append(host_table(measured))
+        if measured.get("profiled"):
             waiting = [
                 f"{name} of {kind} ({', '.join(calls)})"
-                for name, kinds in one["profiled"].items()
+                for name, kinds in measured["profiled"].items()
                 for kind, calls in kinds.items()
                 if calls
             ]
-            count = sum(len(kinds) for kinds in one["profiled"].values())
+            count = sum(len(kinds) for kinds in measured["profiled"].values())
             parts.append(
-                f"Losses that make the host wait for the device, of {len(one['profiled'])} in "
+                f"Losses that make the host wait for the device, of {len(measured['profiled'])} in "
                 f"{count} kinds of batch (class indices, probabilities, class weights, dense), by "
                 f"what the profiler saw: {'; '.join(waiting) or 'none'} (target: none)."
             )
-        elif one.get("waits"):
-            waiting = [name for name, does in one["waits"].items() if does]
+        elif measured.get("waits"):
+            waiting = [name for name, does in measured["waits"].items() if does]
             parts.append(
-                f"Losses, of {len(one['waits'])}, that make the host wait for the device: "
+                f"Losses, of {len(measured['waits'])}, that make the host wait for the device: "
                 + (", ".join(waiting) or "none")
                 + " (target: none)."
             )
-        if one.get("memory"):
-            told = ", ".join(
+        if measured.get("memory"):
+            memory = ", ".join(
                 f"`{name}` {cell['mib']:,.0f} MiB at {cell['shape']}"
-                for name, cell in one["memory"].items()
+                for name, cell in measured["memory"].items()
             )
-            worst = max(cell["mib"] for cell in one["memory"].values())
+            worst = max(cell["mib"] for cell in measured["memory"].values())
             parts.append(
-                f"Memory above the logits, forward and backward: {told} (target: under "
+                f"Memory above the logits, forward and backward: {memory} (target: under "
                 f"{MEMORY_ALLOWED:,.0f} MiB, {'met' if worst < MEMORY_ALLOWED else 'missed'})."
             )
-        if one.get("alone"):
-            parts.append(alone_table(one))
+        if measured.get("alone"):
+            parts.append(alone_table(measured))
     return "\n\n".join(parts)
 
 
-def host_table(one: dict) -> str:
+def host_table(measured: dict) -> str:
     """What the host spends on a loss, and the share of its step with cross-entropy."""
-    step = one.get("steps", {}).get(f"{HOST_BOUND}/eager")
+    step = measured.get("steps", {}).get(f"{HOST_BOUND}/eager")
     whole = 1e3 * statistics.median(step["plain_ms"]) if step else None
     share = f", and as a share of {HOST_BOUND}'s step of {whole / 1e3:.1f} ms" if whole else ""
     lines = [
@@ -99,7 +99,7 @@ def host_table(one: dict) -> str:
     for name in NAMES:
         cells = []
         for setting in ("eager", "graphed"):
-            cell = one["host"].get(name, {}).get(setting)
+            cell = measured["host"].get(name, {}).get(setting)
             if cell:
                 part = f", {100 * cell['more'] / whole:+.1f}%" if whole else ""
                 cells.append(f"{cell['us']:.0f} ({cell['more']:+.0f}{part})")
@@ -110,11 +110,11 @@ def host_table(one: dict) -> str:
     return "\n".join(lines)
 
 
-def alone_table(one: dict) -> str:
-    sizes = list(one["alone"])
+def alone_table(measured: dict) -> str:
+    sizes = list(measured["alone"])
     lines = [
-        f"Forward and backward alone, median of up to {one['rounds']} rounds: milliseconds, and "
-        "times cross-entropy's.",
+        f"Forward and backward alone, median of up to {measured['rounds']} rounds: milliseconds, "
+        "and times cross-entropy's.",
         "",
         "| loss | " + " | ".join(sizes) + " |",
         "|---|" + "---:|" * len(sizes),
@@ -122,7 +122,7 @@ def alone_table(one: dict) -> str:
     for name in NAMES:
         cells = []
         for size in sizes:
-            cell = one["alone"][size].get(name)
+            cell = measured["alone"][size].get(name)
             shown = "" if cell is None else f"{1e3 * cell['seconds']:.3f} ({cell['ratio']:.1f}x)"
             cells.append(shown)
         if any(cells):
@@ -138,7 +138,7 @@ def verdict(name: str, overheads: list[float]) -> str:
     return f"{said}, closely" if low <= allowed < high else said
 
 
-def targets(one: dict) -> str:
+def targets(measured: dict) -> str:
     """For every setting and network how many losses keep to their target, and which do not."""
     lines = [
         "Overhead of a whole step over cross-entropy's, allowed: 3%, "
@@ -148,19 +148,19 @@ def targets(one: dict) -> str:
         "| setting | network | met | missed |",
         "|---|---|---:|---|",
     ]
-    for key, part in ordered(one["steps"]):
+    for key, part in ordered(measured["steps"]):
         network, setting = key.split("/")
-        told = {
+        verdicts = {
             name: verdict(name, cell["overhead"])
             for name, cell in part["losses"].items()
             if cell.get("overhead")
         }
         failed = [name for name, cell in part["losses"].items() if "failure" in cell]
-        missed = [name for name, said in told.items() if said.startswith("missed")]
+        missed = [name for name, said in verdicts.items() if said.startswith("missed")]
         bad = ", ".join(
             [f"`{name}`" for name in missed] + [f"`{name}` (failed)" for name in failed]
         )
-        met = f"{len(told) - len(missed)} of {len(part['losses'])}"
+        met = f"{len(verdicts) - len(missed)} of {len(part['losses'])}"
         lines.append(f"| {SETTINGS[setting]} | {network} | {met} | {bad} |")
     return "\n".join(lines)
 
@@ -169,13 +169,13 @@ def ordered(steps: dict[str, dict]) -> list[tuple[str, dict]]:
     return sorted(steps.items(), key=lambda item: list(SETTINGS).index(item[0].split("/")[1]))
 
 
-def step_tables(one: dict) -> list[str]:
+def step_tables(measured: dict) -> list[str]:
     """For each setting, a table of the networks."""
     tables = []
     for setting, says in SETTINGS.items():
         parts = {
             key.split("/")[0]: part
-            for key, part in one["steps"].items()
+            for key, part in measured["steps"].items()
             if key.split("/")[1] == setting
         }
         if parts:
@@ -184,14 +184,14 @@ def step_tables(one: dict) -> list[str]:
 
 
 def step_table(says: str, parts: dict[str, dict]) -> str:
-    told = "; ".join(
+    references = "; ".join(
         f"{net} at batch {part['batch']}, {part['rounds']} rounds of {part['steps']} steps, "
         f"cross-entropy's step {statistics.median(part['plain_ms']):.2f} ms"
         for net, part in parts.items()
     )
     lines = [
         f"A whole step in bfloat16, {says}: milliseconds, and overhead over cross-entropy's step "
-        f"(median, first to third quartile). Of {told}.",
+        f"(median, first to third quartile). Of {references}.",
         "",
         "| loss | " + " | ".join(f"{net} | target" for net in parts) + " |",
         "|---|" + "---:|---|" * len(parts),

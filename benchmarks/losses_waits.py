@@ -26,16 +26,18 @@ def synchronisations(call: Callable[[], object]) -> list[str]:
         torch.cuda.synchronize()
     events = list(seen.events() or ())
     spans = [
-        one.time_range for one in events if one.name == SPAN and one.device_type == DeviceType.CPU
+        event.time_range
+        for event in events
+        if event.name == SPAN and event.device_type == DeviceType.CPU
     ]
     if len(spans) != 1:
         raise RuntimeError(f"the profiler saw the loss {len(spans)} times, not once")
     return sorted(
         {
-            one.name
-            for one in events
-            if spans[0].start <= one.time_range.start <= spans[0].end
-            and ("Synchronize" in one.name or "DtoH" in one.name)
+            event.name
+            for event in events
+            if spans[0].start <= event.time_range.start <= spans[0].end
+            and ("Synchronize" in event.name or "DtoH" in event.name)
         }
     )
 

@@ -82,14 +82,14 @@ def run(options: argparse.Namespace) -> None:
         chosen = [
             file
             for file in targets(first)
-            if any(fnmatch(Path(file).name, one) for one in options.files or ["*"])
+            if any(fnmatch(Path(file).name, pattern) for pattern in options.files or ["*"])
         ]
         lines = [] if options.fresh else read_lines(options.lines)
         if options.fresh:
             options.lines.unlink(missing_ok=True)
         done = settled(lines, digest)
-        every = [one for file in chosen for one in changes_of(first, file)]
-        todo = [one for one in every if one.key not in done]
+        every = [change for file in chosen for change in changes_of(first, file)]
+        todo = [change for change in every if change.key not in done]
         print(f"{len(every)} changes, {len(todo)} to try", file=sys.stderr, flush=True)
         if not todo:
             return
@@ -105,7 +105,9 @@ def run(options: argparse.Namespace) -> None:
             if known is None:
                 known = baseline(folders, digest, set(options.tests) if options.tests else None)
                 print(json.dumps({"known": vars(known)}), file=log, flush=True)
-            todo.sort(key=lambda one: sum(known.seconds[test] for test in known.tests_of(one)))
+            todo.sort(
+                key=lambda change: sum(known.seconds[test] for test in known.tests_of(change))
+            )
             began = time.monotonic()
             for number, line in enumerate(tried(todo, known, folders, options.limit, ends), 1):
                 print(json.dumps(line), file=log, flush=True)
@@ -136,14 +138,14 @@ def report(root: Path, lines: Sequence[dict[str, Any]]) -> str:
     totals = [0, 0, 0, 0]
     for file in targets(root):
         every = changes_of(root, file)
-        done = [results[one.key] for one in every if one.key in results]
+        done = [results[change.key] for change in every if change.key in results]
         alive = [line for line in done if not line["caught"]]
         source = (root / "src" / "calibrant" / file).read_text(encoding="utf-8").splitlines()
         for line in alive:
             line["kind"], line["why"] = why(file, source[line["line"] - 1], line["what"])
         same = sum(line["kind"] == SAME for line in alive)
         counts = [len(every), len(done), len(done) - len(alive), same]
-        totals = [one + more for one, more in zip(totals, counts, strict=True)]
+        totals = [total + more for total, more in zip(totals, counts, strict=True)]
         rows.append(_row(file, counts))
         survivors += sorted(alive, key=lambda line: (line["file"], line["line"]))
     late = sum(line["by"] == "time" for line in results.values())

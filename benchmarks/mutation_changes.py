@@ -66,9 +66,9 @@ class Change:
 def changes(file: str, source: str) -> Iterator[Change]:
     """Every change of a file, each once."""
     tree = ast.parse(source)
-    for one in ast.walk(tree):
-        if isinstance(one, ast.FunctionDef) and one.returns and _text(one.returns) == "Tensor":
-            for inner in ast.walk(one):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.returns and _text(node.returns) == "Tensor":
+            for inner in ast.walk(node):
                 if isinstance(inner, ast.Return):
                     inner.signed = True  # type: ignore[attr-defined]
     seen = {ast.unparse(tree)}
@@ -110,7 +110,9 @@ def _places(node: ast.AST, function: int) -> Iterator[tuple[Place, int]]:
                 continue
             within = function
             if isinstance(child, ast.FunctionDef) and not function:
-                within = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+                within = min(
+                    [child.lineno, *(decorator.lineno for decorator in child.decorator_list)]
+                )
             yield (node, name, index if isinstance(value, list) else None), within
             yield from _places(child, within)
 
@@ -156,10 +158,10 @@ def _said(place: Place, little: bool) -> str:
     return _text(parent if little and around else node)
 
 
-def _shared(one: str, other: str) -> int:
+def _shared(first: str, second: str) -> int:
     """How many letters they begin with together."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def _difference(before: str, after: str, longest: int = 60, margin: int = 20) -> str:
@@ -169,8 +171,8 @@ def _difference(before: str, after: str, longest: int = 60, margin: int = 20) ->
         end = _shared(before[start:][::-1], after[start:][::-1])
         cut = max(start - margin, 0), max(end - margin, 0)
         before, after = (
-            ("…" if cut[0] else "") + one[cut[0] : len(one) - cut[1]] + ("…" if cut[1] else "")
-            for one in (before, after)
+            ("…" if cut[0] else "") + text[cut[0] : len(text) - cut[1]] + ("…" if cut[1] else "")
+            for text in (before, after)
         )
     return f"{before} → {after}"
 
@@ -246,7 +248,7 @@ def _calls(node: ast.Call) -> Iterator[ast.expr]:
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in WRAPPERS:
         return
     owner = node.func.value
-    arguments = [one for one in node.args if not isinstance(one, ast.Starred)]
+    arguments = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     if not (isinstance(owner, ast.Name) and owner.id in ("torch", "F", "functional", "math")):
         yield owner
         if node.func.attr == "where":
@@ -266,7 +268,7 @@ def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
         if isinstance(target, ast.Attribute):
             yield ast.Pass()
         elif isinstance(target, ast.Name) and target.id in {
-            one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)
+            name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)
         }:
             yield ast.Pass()  # x = f(x)
     elif isinstance(node, ast.Return) and node.value is not None:

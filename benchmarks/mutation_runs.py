@@ -94,8 +94,8 @@ class Noted:
 
     def _of(self, test: str) -> dict[str, Any]:
         fresh: dict[str, Any] = {"seconds": 0.0, "failed": False, "elsewhere": False, "calls": []}
-        one: dict[str, Any] = self.found.setdefault(test, fresh)
-        return one
+        record: dict[str, Any] = self.found.setdefault(test, fresh)
+        return record
 
     def _called(self) -> list[str]:
         codes, self.codes = self.codes, set()  # the old set grows no more while it is read
@@ -134,9 +134,9 @@ class Noted:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Times, and failures."""
-        one = self._of(report.nodeid)
-        one["seconds"] += report.duration
-        one["failed"] |= report.failed
+        record = self._of(report.nodeid)
+        record["seconds"] += report.duration
+        record["failed"] |= report.failed
 
     def results(self) -> dict[str, Any]:
         """A test's seconds, calls and failure."""
@@ -219,7 +219,10 @@ def child(folder: Path, plugin: Any, files: Sequence[str], answer: Path, *, stop
         os.dup2(quiet, 2)
         os.chdir(folder)
         source = str(folder / "src")
-        sys.path[:] = [source, *(one for one in sys.path if one not in ("", str(ROOT / "src")))]
+        sys.path[:] = [
+            source,
+            *(entry for entry in sys.path if entry not in ("", str(ROOT / "src"))),
+        ]
         os.environ["PYTHONPATH"] = source
         sys.dont_write_bytecode = False  # the next child need not compile the tests again
         import pytest
@@ -310,7 +313,7 @@ def baseline(folders: Sequence[Path], digest: str, only: set[str] | None) -> Kno
     plain = {file: _source(folders[0], file) for file in targets(folders[0])}
     _write(folders, {file: rewritten(source) for file, source in plain.items()})
     for _, tests, _ in _noted(chosen, folders, order):
-        again -= {test for test, one in tests.items() if not one["failed"]}
+        again -= {test for test, record in tests.items() if not record["failed"]}
     _write(folders, plain)
     failing += sorted(again)
     for test in failing:
@@ -319,14 +322,14 @@ def baseline(folders: Sequence[Path], digest: str, only: set[str] | None) -> Kno
         raise RuntimeError(f"{len(failing)} of {len(found)} tests fail unchanged")
     calls: dict[str, set[str]] = defaultdict(set)
     near: dict[str, set[str]] = defaultdict(set)  # a file of tests -> our files it calls
-    for test, one in found.items():
-        near[test.split("::")[0]] |= {called.split(":")[0] for called in one["calls"]}
-        for called in one["calls"] if test not in again else ():
+    for test, record in found.items():
+        near[test.split("::")[0]] |= {called.split(":")[0] for called in record["calls"]}
+        for called in record["calls"] if test not in again else ():
             calls[called].add(test)
-    for test, one in found.items():
-        for file in near[test.split("::")[0]] if one["elsewhere"] and test not in again else ():
+    for test, record in found.items():
+        for file in near[test.split("::")[0]] if record["elsewhere"] and test not in again else ():
             calls[f"{file}:elsewhere"].add(test)
-    seconds = {test: one["seconds"] for test, one in found.items()}
+    seconds = {test: record["seconds"] for test, record in found.items()}
     return Known(digest, seconds, {name: sorted(tests) for name, tests in calls.items()}, failing)
 
 
@@ -374,16 +377,16 @@ def tried(
     todo: Sequence[Change], known: Known, folders: Sequence[Path], least: float, ends: float
 ) -> Iterator[dict[str, Any]]:
     """Each change put to its tests: a line of results each, in no order."""
-    originals = {file: _source(folders[0], file) for file in {one.file for one in todo}}
-    untested = [one for one in todo if not known.tests_of(one)]
-    for one in untested:
-        yield _line(one, known, caught=False, by="", tests=0, seconds=0.0)
+    originals = {file: _source(folders[0], file) for file in {change.file for change in todo}}
+    untested = [change for change in todo if not known.tests_of(change)]
+    for change in untested:
+        yield _line(change, known, caught=False, by="", tests=0, seconds=0.0)
 
     def pieces() -> Iterator[tuple[Any, Any]]:
-        for one in todo:
+        for change in todo:
             if time.monotonic() > ends:
                 return
-            tests = known.tests_of(one)
+            tests = known.tests_of(change)
             if not tests:
                 continue
             files = list(dict.fromkeys(test.split("::")[0] for test in tests))
@@ -392,35 +395,37 @@ def tried(
             def start(
                 folder: Path,
                 answer: Path,
-                one: Change = one,
+                change: Change = change,
                 tests: Sequence[str] = tests,
                 files: Sequence[str] = files,
                 limit: float = limit,
             ) -> tuple[int, float]:
-                _write([folder], {one.file: one.source})
+                _write([folder], {change.file: change.source})
                 return child(folder, Chosen(tests), files, answer, stop=True), limit
 
-            yield (one, len(tests)), start
+            yield (change, len(tests)), start
 
-    for (one, count), folder, code, found, taken in run_all(pieces(), folders, ends + GRACE):
-        _write([folder], {one.file: originals[one.file]})
+    for (change, count), folder, code, found, taken in run_all(pieces(), folders, ends + GRACE):
+        _write([folder], {change.file: originals[change.file]})
         if code in (70, 71):
             said = (folder / "output.txt").read_text(encoding="utf-8")[-2000:]
-            raise RuntimeError(f"the runner failed at {one}:\n{said}")
+            raise RuntimeError(f"the runner failed at {change}:\n{said}")
         by = "time" if code is None else found or f"code {code}"
         caught = code not in (0, 5)
-        yield _line(one, known, caught=caught, by=by if caught else "", tests=count, seconds=taken)
+        yield _line(
+            change, known, caught=caught, by=by if caught else "", tests=count, seconds=taken
+        )
 
 
 def _line(
-    one: Change, known: Known, *, caught: bool, by: str, tests: int, seconds: float
+    change: Change, known: Known, *, caught: bool, by: str, tests: int, seconds: float
 ) -> dict[str, Any]:
     return {
-        "key": one.key,
+        "key": change.key,
         "digest": known.digest,
-        "file": one.file,
-        "line": one.line,
-        "what": one.what,
+        "file": change.file,
+        "line": change.line,
+        "what": change.what,
         "caught": caught,
         "by": by,
         "tests": tests,

@@ -102,7 +102,7 @@ def measure(folder: Path, task: str, figures: str, ranks: str) -> dict[str, floa
 
 def report(found: dict[str, dict[str, float]]) -> str:
     """Return the page: what was measured, and what follows for more rows."""
-    loads = [one["load"] for one in found.values()]
+    loads = [line["load"] for line in found.values()]
     lines = [
         "# What evaluating shards costs",
         "",
@@ -127,10 +127,10 @@ def report(found: dict[str, dict[str, float]]) -> str:
             int(key.split("/")[3]) for key in found if key.startswith(f"{task}/{figures}/{ranks}/")
         )
         for rows in sizes:
-            one = found[f"{task}/{figures}/{ranks}/{rows}"]
+            line = found[f"{task}/{figures}/{ranks}/{rows}"]
             lines.append(
-                f"| {rows:,} | {task}, {figures} | {ranks} | {one['cpu']:.1f} | "
-                f"{1e6 * one['cpu'] / rows:.2f} | {one['memory']:.2f} | |"
+                f"| {rows:,} | {task}, {figures} | {ranks} | {line['cpu']:.1f} | "
+                f"{1e6 * line['cpu'] / rows:.2f} | {line['memory']:.2f} | |"
             )
         if len(sizes) < 2:
             continue

@@ -110,7 +110,7 @@ def measure(given: argparse.Namespace) -> None:
         elif part == "95%":
             found[part] = goal()
         else:
-            for compiled in [one == "compiled" for one in given.settings]:
+            for compiled in [setting == "compiled" for setting in given.settings]:
                 name = f"{part}{' compiled' if compiled else ''}"
                 found[name] = epochs(splits, part, compiled, given.epochs)
         given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def report(files: list[Path]) -> str:
             lines += [
                 f"MaC-Cal's head on {HEAD['rows']:,} x {HEAD['width']:,} features, "
                 f"{HEAD['epochs']} epochs at one gamma: "
-                f"{', '.join(f'{one:.1f}' for one in seconds)} s (aim: {aim:.0f} s; "
+                f"{', '.join(f'{number:.1f}' for number in seconds)} s (aim: {aim:.0f} s; "
                 f"{found['head']['threads']} CPU threads).",
                 "",
             ]
