@@ -368,7 +368,7 @@ EXPLAINED = [
         "PyTorch's own sum is the same, and quicker",
     ),
     *(("losses/graphed.py", words, GPU, _DEVICE) for words in ON_A_CARD),
-    ("losses/graphed.py", "given = (input, target) if index is None", SAME, "no index is none"),
+    ("losses/graphed.py", "inputs = (input, target) if index is None", SAME, "no index is none"),
     ("losses/graphed.py", "if name not in MODULE_ATTRIBUTES", SAME, "these stay what they are"),
     (
         "losses/graphed.py",
