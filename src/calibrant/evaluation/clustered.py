@@ -617,8 +617,8 @@ def total_test(
     only spread the sum further, so the second costs no power. Flipped signs alone would see too
     little spread where fewer events happened than expected. So the drawn sums are
     multiplied by the square root of p̄(1 − p̄) / (ȳ(1 − ȳ)), mean probability and rate, if that
-    exceeds 1: the variance is that of the hypothesis. Where far fewer events happened than said,
-    that factor would hide any fault, so the p-value of flips is never above that of
+    exceeds 1: the variance is that of the hypothesis. Where far fewer events happened than
+    expected, that factor would hide any fault, so the p-value of flips is never above that of
     `comonotone_p_value`, which is valid however alike the rows of a cluster are.
 
     Args:

@@ -321,7 +321,7 @@ class _Moments:
         full = count > 0
         self.full = full
         self.count = np.rint(count[full])
-        self.said = self.count * mean[full]
+        self.claimed = self.count * mean[full]
         # What one row's worth of |confidence − correctness| adds to the value.
         off = np.stack((count, count * mean, count * mean + count), axis=-1)
         self.unit = float(statistic(torch.from_numpy(off[None]))[0]) / float(count.sum())
@@ -329,7 +329,7 @@ class _Moments:
     def describe(self, chance: Floats) -> tuple[float, float, float]:
         """Return mean, standard deviation and skewness of the value."""
         q = chance[self.full]
-        mean, second, third = _fold(self.count, q, self.said)
+        mean, second, third = _fold(self.count, q, self.claimed)
         variance = second - mean**2
         skew = third - 3 * mean * second + 2 * mean**3
         total = max(float(variance.sum()), 1e-300)
@@ -355,7 +355,7 @@ class _Moments:
 
 
 def _fold(count: Floats, chance: Floats, claimed: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the first three moments of |X − said|, X binomial.
+    """Return the first three moments of |X − claimed|, X binomial.
 
     The mean is exact where the variance is at most 25, by E[X; X >= j] = n p P(X' >= j − 1), X'
     binomial of n − 1; the third moment is that of a folded normal.

@@ -210,9 +210,8 @@ def _by_calibrator(
             }
             compared = {name: column[name] for name in own_calibrators}
             entries = _make_entries(compared, planned, place.metric, "none", marks)
-            for name in (
-                places.keys() - own_calibrators
-            ):  # of another suite: compared with the suite's own
+            # Calibrators of another suite are compared with the suite's own.
+            for name in places.keys() - own_calibrators:
                 extended = {**compared, name: column[name]}
                 entry = _make_entries(extended, planned, place.metric, "none", marks)[name]
                 entries[name] = replace(entry, best=False)

@@ -16,12 +16,12 @@ _REACH = 12  # standard deviations; the mass beyond is less than rounding error
 
 
 def error_count_tails(chance: Floats, observed: int) -> tuple[float, float]:
-    """Return P(W <= seen) and P(W >= seen) of W, the number of wrong rows (Poisson-binomial).
+    """Return P(W <= observed) and P(W >= observed), W the number of wrong rows.
 
-    The distribution is the inverse Fourier transform of Π_i (1 − q_i + q_i e^{it}) (Hong 2013,
-    "On computing the distribution function for the Poisson binomial distribution"), modulo a
-    number of rows that holds all of it up to rounding. Above a variance of 2,500 it is the
-    normal limit with the skewness term (Volkova 1996).
+    W is Poisson-binomial. Its distribution is the inverse Fourier transform of
+    Π_i (1 − q_i + q_i e^{it}) (Hong 2013, "On computing the distribution function for the
+    Poisson binomial distribution"), modulo a number of rows that holds all of it up to rounding.
+    Above a variance of 2,500 it is the normal limit with the skewness term (Volkova 1996).
 
     Args:
         chance: q, the chance of each row to be wrong.
