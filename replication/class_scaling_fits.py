@@ -1,4 +1,4 @@
-"""Measure class-scaling's fits: in pairs, step by step, and on the hardest classes alone.
+"""Measure class-scaling's fits: in pairs, step by step, as its authors' code, on hardest classes.
 
 The suites class-scaling-authors and hard-classes load this file as a plugin.
 """
@@ -6,6 +6,7 @@ The suites class-scaling-authors and hard-classes load this file as a plugin.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +21,22 @@ from calibrant.core.errors import InputError, no_such
 from calibrant.evaluation import compare
 from calibrant.metrics import ece
 
-# In the calibrator column: ``pair:FIRST:SECOND``, ``optimiser:nll``, ``hardest_classes:even``.
+# In the calibrator column: ``pair:FIRST:SECOND``, ``optimiser:temperature:nll``,
+# ``code:temperature:nll``, ``hardest_classes:even``.
 # Stored rows of `hard_classes`, an earlier form that was fitted on the test rows it is judged on,
 # keep that name.
-PAIR, OPTIMISER, HARD = "pair", "optimiser", "hardest_classes"
+PAIR, OPTIMISER, CODE, HARD = "pair", "optimiser", "code", "hardest_classes"
 EVEN, UNEVEN = f"{HARD}:even", f"{HARD}:uneven"
 # Class-scaling, section 5.2: learning rates, and the epochs of each.
 PLAIN = ((1_000, 0.02),)
 REDUCED = ((200, 0.005), (400, 0.003), (400, 0.001))  # of focal loss and label smoothing
 OBJECTIVES = {"nll": PLAIN, "label_smoothing": REDUCED, "focal": REDUCED, "class_scaled": PLAIN}
+CALIBRATORS = (
+    "temperature",
+    "ensemble_temperature",
+    "parameterized_temperature",
+    "class_temperature",
+)
 Numbers = NDArray[np.float64]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -108,6 +116,44 @@ def measure_optimiser(
                 yield Measurement(part, f"{OPTIMISER}:{calibrator}:{name}", metric, value)
 
 
+@register_measurement("authors_code", needs_network=False)
+def measure_authors_code(
+    subject: Parts,
+    *,
+    calibrators: Sequence[str] = CALIBRATORS,
+    objectives: Sequence[str] = tuple(OBJECTIVES),
+    every: int = 20,
+) -> Iterator[Measurement]:
+    """Measure fits step by step, made as the authors' public code makes them (`fit_as_authors`).
+
+    Class-scaling's figure 4 and table 2. Parts ``test@EVALUATION`` in the calibrators
+    ``code:CALIBRATOR:OBJECTIVE`` have total loss, spread of class-wise losses, accuracy and ECE;
+    the end is in the part ``test``, with the number of evaluations.
+
+    Args:
+        subject: the run.
+        calibrators: names in `CALIBRATORS`. Default: all.
+        objectives: names in `OBJECTIVES`. Default: all.
+        every: evaluations of the objective between figures. Default: 20.
+    """
+    fitting, test = map(subject.predictions, ("validation", "test"))
+    logits, labels = torch.as_tensor(test.array).float(), torch.as_tensor(test.labels).long()
+    for calibrator, objective in itertools.product(calibrators, objectives):
+        fitted = fit_as_authors(
+            torch.as_tensor(fitting.array),
+            torch.as_tensor(fitting.labels).long(),
+            calibrator,
+            objective,
+        )
+        name = f"{CODE}:{calibrator}:{objective}"
+        last = len(fitted.states) - 1
+        parts = [(f"test@{place}", place) for place in range(0, last, every)]
+        for part, place in [*parts, ("test", last)]:
+            for metric, value in judge_logits(fitted.scale(logits, place), labels).items():
+                yield Measurement(part, name, metric, value)
+        yield Measurement("test", name, "parameter:evaluations", float(last))
+
+
 @register_measurement("hardest_classes", needs_network=False)
 def measure_hardest_classes(
     subject: Parts, *, hardest: int = 3, steps: int = 300, every: int = 10, rate: float = 0.05
@@ -185,6 +231,120 @@ def fit_by_steps(
             optimiser.step(closure)  # type: ignore[no-untyped-call]
             path.append(temperature.detach().numpy().copy())
     return np.stack(path)
+
+
+class AuthorsScaler(nn.Module):
+    """A calibrator as the authors' public code has it.
+
+    ``stages`` are the parameters that are fitted together, one stage after the other.
+
+    Args:
+        calibrator: a name in `CALIBRATORS`.
+        classes: K.
+        seed: of the weights of the parameterized temperature. Default: 1 (the authors' code).
+    """
+
+    def __init__(self, calibrator: str, classes: int, *, seed: int = 1) -> None:
+        super().__init__()
+        if calibrator not in CALIBRATORS:
+            raise no_such("calibrator", calibrator, CALIBRATORS)
+        self.calibrator, self.classes = calibrator, classes
+        if calibrator == "parameterized_temperature":
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(seed)
+                widths = (min(10, classes), 2, 2, 2, 2)
+                layers: list[nn.Module] = []
+                for wide, narrow in itertools.pairwise(widths):
+                    layers += [nn.Linear(wide, narrow), nn.ReLU()]
+                self.network = nn.Sequential(*layers, nn.Linear(2, 1))
+            self.stages = [list(self.network.parameters())]
+            return
+        size = classes if calibrator == "class_temperature" else 1
+        self.temperature = nn.Parameter(torch.ones(size))
+        self.stages = [[self.temperature]]
+        if calibrator == "ensemble_temperature":
+            self.weights = nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
+            self.stages.append([self.weights])
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Compute calibrated logits; an ensemble mixes logits, as class-scaling's eq. 13 does."""
+        if self.calibrator == "parameterized_temperature":
+            largest = logits.detach().topk(min(10, self.classes), dim=1).values
+            return logits / self.network(largest)  # type: ignore[no-any-return]
+        scaled = logits / self.temperature
+        if self.calibrator == "ensemble_temperature":
+            first, second, third = self.weights
+            return scaled * first + logits * second + third / self.classes
+        return scaled
+
+
+@dataclass(frozen=True)
+class AuthorsFit:
+    """Hold a scaler and its parameters at each evaluation of the objective, and at the end."""
+
+    scaler: AuthorsScaler
+    states: list[dict[str, Tensor]]
+
+    def scale(self, logits: Tensor, place: int = -1) -> Tensor:
+        """Compute calibrated logits with the parameters at an evaluation; by default, the end."""
+        self.scaler.load_state_dict(self.states[place])
+        with torch.no_grad():
+            return self.scaler(logits)  # type: ignore[no-any-return]
+
+
+def fit_as_authors(
+    logits: Tensor,
+    labels: Tensor,
+    calibrator: str,
+    objective: str,
+    *,
+    rates: Sequence[tuple[int, float]] | None = None,
+    seed: int = 1,
+) -> AuthorsFit:
+    """Fit a calibrator as class-scaling's public code does, and keep every step.
+
+    The code (github.com/SeungjinJung/SCTL) settles what section 5.2 leaves open, and departs from
+    it in places: everything is in single precision; the epochs of L-BFGS are iterations of one
+    call, which PyTorch ends earlier once the loss or the parameters move by less than 1e-9; each
+    learning rate begins a new L-BFGS, without the curvature seen before; ETS fits T first, then
+    three weights of the logits (eq. 13) with T held; PTS is trained by Adam, without weight decay.
+
+    Args:
+        logits: (N, K) logits.
+        labels: (N,) labels.
+        calibrator: a name in `CALIBRATORS`.
+        objective: a name in `OBJECTIVES`.
+        rates: iterations and learning rates. Default: None, those of `OBJECTIVES`.
+        seed: see `AuthorsScaler`. Default: 1.
+    """
+    z, y = logits.float(), labels.long()
+    scaler = AuthorsScaler(calibrator, int(z.shape[1]), seed=seed)
+    loss = _SettlingLoss() if objective == "class_scaled" else _get_loss(objective)
+    states: list[dict[str, Tensor]] = []
+
+    def keep() -> None:
+        states.append({name: value.clone() for name, value in scaler.state_dict().items()})
+
+    for parameters in scaler.stages:
+        for count, rate in rates or OBJECTIVES[objective]:
+            by_adam = calibrator == "parameterized_temperature"
+            optimiser: torch.optim.Optimizer = (
+                torch.optim.Adam(parameters, lr=rate)
+                if by_adam
+                else torch.optim.LBFGS(parameters, lr=rate, max_iter=count)
+            )
+
+            def closure(optimiser: torch.optim.Optimizer = optimiser) -> Tensor:
+                optimiser.zero_grad()
+                keep()
+                value = loss(scaler(z), y)
+                value.backward()  # type: ignore[no-untyped-call]
+                return value
+
+            for _ in range(count if by_adam else 1):
+                optimiser.step(closure)  # type: ignore[arg-type]
+    keep()
+    return AuthorsFit(scaler, states)
 
 
 @dataclass(frozen=True)
@@ -270,15 +430,20 @@ def judge_temperature(
         temperature: what the logits are divided by: one number, or one for each class.
     """
     divisor = np.atleast_1d(np.asarray(temperature, dtype=np.float64))
-    scaled = logits.double() / torch.as_tensor(divisor)
+    figures = judge_logits(logits.double() / torch.as_tensor(divisor), labels)
+    return figures | ({"parameter:temperature": float(divisor[0])} if len(divisor) == 1 else {})
+
+
+def judge_logits(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Compute total loss, spread of class-wise losses, accuracy and ECE of rows."""
+    scaled = logits.double()
     by_class = average_class_losses(scaled, labels, torch.unique(labels))
-    figures = {
+    return {
         "nll": float(nn.functional.cross_entropy(scaled, labels)),
         "classwise_nll_std": float(by_class.std(unbiased=True)),
         "accuracy": float((scaled.argmax(1) == labels).double().mean()),
         "ece": float(ece(scaled, labels)),
     }
-    return figures | ({"parameter:temperature": float(divisor[0])} if len(divisor) == 1 else {})
 
 
 def average_class_losses(logits: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
@@ -312,3 +477,39 @@ def _compute_class_scaled(logits: Tensor, labels: Tensor, alpha: float, beta: fl
     losses = average_class_losses(logits, labels, torch.unique(labels))
     normalised = ((losses - losses.mean()) / losses.std()).detach()
     return ((1 + beta * torch.sigmoid(normalised / alpha) - beta / 2) * losses).sum()
+
+
+class _SettlingLoss:
+    """Class-wise scaling that settles α and β at its second evaluation (class-scaling eq. 6)."""
+
+    def __init__(self) -> None:
+        self.alpha, self.beta = 1.0, 1.5
+        self._before: Numbers | None = None  # class losses of the first evaluation
+        self._settled = False
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if not self._settled:
+            with torch.no_grad():
+                losses = average_class_losses(logits, labels, torch.unique(labels))
+            after = losses.double().numpy()
+            if self._before is None:
+                self._before = after
+            else:
+                self._settle(self._before, after)
+        return _compute_class_scaled(logits, labels, self.alpha, self.beta)
+
+    def _settle(self, before: Numbers, after: Numbers) -> None:
+        """Minimise √Σ (E_i − mean L¹)² with E_i = L⁰_i − w_i (L¹_i − L⁰_i), as printed."""
+        from scipy.optimize import minimize
+        from scipy.special import expit
+
+        normalised = (after - after.mean()) / after.std(ddof=1)
+
+        def spread(at: Numbers) -> float:
+            weight = at[1] * expit(normalised / at[0]) - at[1] / 2
+            return float(np.linalg.norm(before - weight * (after - before) - after.mean()))
+
+        bounds = ((0.1, max(0.1, math.log(len(after)) / 2)), (1.5, 2.0))
+        solution = minimize(spread, (self.alpha, self.beta), bounds=bounds, method="SLSQP")
+        self.alpha, self.beta = map(float, solution.x)
+        self._settled = True

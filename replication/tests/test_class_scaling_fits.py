@@ -15,7 +15,7 @@ from calibrant.calibrators import get
 from calibrant.predictions import Predictions
 from calibrant.training import Config
 from replication import class_scaling_fits
-from replication.class_scaling_fits import fit_by_steps
+from replication.class_scaling_fits import fit_as_authors, fit_by_steps
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
@@ -122,3 +122,94 @@ def test_pairs_are_compared_on_the_same_rows(tmp_path):
         < 0
     )
     assert class_scaling_fits.PAIR == "pair"
+
+
+@pytest.mark.parametrize("calibrator", class_scaling_fits.CALIBRATORS)
+def test_fits_as_the_authors_begin_at_their_start_and_lower_the_loss(calibrator):
+    z, y = (torch.as_tensor(part) for part in draw_rows())
+    fitted = fit_as_authors(z, y, calibrator, "nll")
+    if calibrator != "parameterized_temperature":
+        np.testing.assert_allclose(fitted.scale(z, 0).numpy(), z.numpy(), rtol=1e-6)
+    first, last = (
+        float(torch.nn.functional.cross_entropy(fitted.scale(z, place), y)) for place in (0, -1)
+    )
+    best = get("temperature").fit(z.numpy(), y.numpy())
+    least = float(torch.nn.functional.cross_entropy(torch.as_tensor(best.calibrate(z.numpy())), y))
+    assert last < first
+    assert last < least + 0.002  # a temperature is the least that each of the four can do
+
+
+def test_l_bfgs_ends_before_its_iterations_are_over_as_pytorchs_does():
+    z, y = (torch.as_tensor(part) for part in draw_rows())
+    fitted = fit_as_authors(z, y, "temperature", "nll")
+    assert 100 < len(fitted.states) < 1_000
+    exact = float(get("temperature").fit(z.numpy(), y.numpy()).temperature_)
+    assert float(fitted.states[-1]["temperature"]) == pytest.approx(exact, rel=0.02)
+    assert float(fitted.states[-1]["temperature"]) < exact  # it stops on the way up
+
+
+def test_each_rate_begins_a_new_l_bfgs():
+    z, y = (torch.as_tensor(part) for part in draw_rows())
+    twice = fit_as_authors(z, y, "class_temperature", "focal", rates=((5, 0.01), (5, 0.01)))
+    once = fit_as_authors(z, y, "class_temperature", "focal", rates=((10, 0.01),))
+    assert len(twice.states) == len(once.states)  # ten evaluations each, and the end
+    temperatures = [fit.states[5]["temperature"].numpy() for fit in (twice, once)]
+    np.testing.assert_allclose(*temperatures, rtol=1e-6)
+    ends = [fit.states[-1]["temperature"].numpy() for fit in (twice, once)]
+    assert not np.allclose(*ends, rtol=1e-4)
+
+
+def test_the_ensemble_fits_its_temperature_first_and_mixes_logits():
+    z, y = (torch.as_tensor(part) for part in draw_rows())
+    fitted = fit_as_authors(z, y, "ensemble_temperature", "label_smoothing", rates=((20, 0.05),))
+    alone = fit_as_authors(z, y, "temperature", "label_smoothing", rates=((20, 0.05),))
+    assert torch.equal(fitted.states[20]["temperature"], alone.states[-1]["temperature"])
+    end = fitted.states[-1]
+    assert torch.equal(end["temperature"], alone.states[-1]["temperature"])
+    w = end["weights"]
+    assert not torch.equal(w, fitted.states[0]["weights"])
+    mixed = w[0] * z / end["temperature"] + w[1] * z + w[2] / 4
+    np.testing.assert_allclose(fitted.scale(z).numpy(), mixed.numpy(), rtol=1e-5)
+
+
+def test_alpha_and_beta_are_settled_after_the_first_step():
+    z, y = (torch.as_tensor(part) for part in draw_rows())
+    loss = class_scaling_fits._SettlingLoss()
+    loss(z, y)
+    assert (loss.alpha, loss.beta) == (1.0, 1.5)
+    loss(z / 1.02, y)
+    settled = loss.alpha, loss.beta
+    assert settled != (1.0, 1.5)
+    before, after = (
+        np.array([float(torch.nn.functional.cross_entropy(x[y == k], y[y == k])) for k in range(4)])
+        for x in (z, z / 1.02)
+    )
+    normalised = (after - after.mean()) / after.std(ddof=1)
+
+    def spread(alpha, beta):
+        weight = beta / (1 + np.exp(-normalised / alpha)) - beta / 2
+        return np.linalg.norm(before - weight * (after - before) - after.mean())
+
+    high = math.log(4) / 2
+    grid = [spread(a, b) for a in np.linspace(0.1, high, 30) for b in np.linspace(1.5, 2, 30)]
+    assert spread(*settled) <= min(grid) + 1e-5
+    loss(z / 3, y)
+    assert (loss.alpha, loss.beta) == settled
+
+
+def test_figures_of_the_authors_code_are_those_of_its_parameters(tmp_path):
+    path = write_rows(tmp_path / "made-net.npz")
+    options = {"calibrators": ["class_temperature"], "objectives": ["focal"], "every": 400}
+    figures = measure("authors_code", path, **options)
+    name = "code:class_temperature:focal"
+    parts = {part for part, own, _ in figures if own == name}
+    assert parts == {"test@0", "test@400", "test@800", "test"}
+    fitting, test = Predictions.read(path).split(0.5, seed=0)
+    fitted = fit_as_authors(
+        torch.as_tensor(fitting.array), torch.as_tensor(fitting.labels), name.split(":")[1], "focal"
+    )
+    assert figures["test", name, "parameter:evaluations"] == len(fitted.states) - 1
+    p = torch.softmax(torch.as_tensor(test.array) / fitted.states[-1]["temperature"], 1).double()
+    labels = torch.as_tensor(test.labels).long()
+    nll = -p[torch.arange(len(labels)), labels].log().mean()
+    assert figures["test", name, "nll"] == pytest.approx(float(nll), rel=1e-4)
