@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calibrant import metrics
-from calibrant.bench import Spec
+from calibrant.bench import Spec, Subject
 from calibrant.bench.measure.steps import measure_run
 from calibrant.core.errors import InputError
 from calibrant.predictions import Predictions
@@ -159,3 +159,94 @@ def test_looks_at_what_is_not_there_are_refused(run, tmp_path):
     Predictions.from_logits(*hard_rows(300)).write(path)
     with pytest.raises(InputError, match="masked needs a network"):
         measure(None, "masked", logits=str(path))
+
+
+def test_the_share_of_gamma_3_is_that_of_rows_from_the_threshold_on(run):
+    made = run("flsd")
+    figures = measure(made, "flsd_gamma", threshold=0.6)
+    rows = made.predictions("train")
+    p = torch.softmax(torch.as_tensor(rows.array).double(), 1)
+    own = p[torch.arange(len(p)), torch.as_tensor(rows.labels)]
+    assert 0 < float((own >= 0.6).double().mean()) < 1
+    expected = float((own >= 0.6).double().mean())
+    assert figures["train", "none", "flsd_gamma_3"] == pytest.approx(expected, abs=1e-3)
+    printed = figures["train", "none", "flsd_gamma_3:predicted"]
+    assert printed == pytest.approx(float((p.amax(1) >= 0.6).double().mean()), abs=1e-3)
+    assert printed >= expected
+
+
+def test_flips_are_counted_before_and_after_each_step(run):
+    made = run("acls(margin=1, lambda1=5.0)")
+    before = {name: value.clone() for name, value in made.weights().items()}
+    figures = measure(made, "flipped")
+    whole, plain = (
+        [figures["train", name, metric] for metric in ("flipped", "unlearned")]
+        for name in ("none", "step:cross_entropy")
+    )
+    assert 0 <= whole[1] <= whole[0] <= 1
+    assert 0 <= plain[1] <= plain[0] <= 1
+    assert whole != plain
+    assert all(torch.equal(before[name], value) for name, value in made.weights().items())
+
+
+def test_a_step_of_nothing_flips_nothing(run):
+    subject = Subject(run())
+    job = subject.network()
+    job.config = job.config.changed(lr=1e-12)
+    assert measurements.train_once_more(job) == {"flipped": 0.0, "unlearned": 0.0}
+    job.config = job.config.changed(lr=30.0, schedule="constant")
+    assert measurements.train_once_more(job)["flipped"] > 0.3
+    assert job.network.training is False
+
+
+def test_confidences_are_shares_of_test_rows_and_fall_under_masks(run):
+    options = {"ratios": [0.0, 0.5], "heads": [{"epochs": 2, "gamma": 0.9}], "draws": 2}
+    figures = measure(run(), "confidences", **options)
+    rows = run().predictions("test")
+    sure = torch.softmax(torch.as_tensor(rows.array).double(), 1).amax(1).numpy()
+    expected = np.histogram(sure, bins=20, range=(0, 1))[0] / len(sure)
+    middles = (np.arange(20) + 0.5) / 20
+    means = {}
+    for name in ("none", "masked:0", "masked:50", "head"):
+        shares = [figures[f"test@{place}", name, "share"] for place in range(20)]
+        assert math.fsum(shares) == pytest.approx(1)
+        means[name] = float(np.dot(shares, middles))
+        if name in ("none", "masked:0"):
+            np.testing.assert_allclose(shares, expected, atol=5e-3)
+    assert means["masked:50"] < means["none"]
+
+
+def test_angles_of_weights_and_class_means_and_an_embedding(run):
+    figures = measure(run(), "geometry", rows=60, heads=[{"epochs": 2, "gamma": 0.9}])
+    network = Subject(run()).network()
+    weight = network.split().head.weight.detach().double()
+    cosine = float(torch.cosine_similarity(weight[2], weight[7], dim=0))
+    angle = figures["test@27", "none", "angle:weights"]
+    assert angle == pytest.approx(math.degrees(math.acos(cosine)), abs=1e-3)
+    assert figures["test@72", "none", "angle:weights"] == angle
+    assert figures["test@33", "none", "angle:weights"] == 0
+    above = [
+        figures[f"test@{10 * i + j}", "none", "angle:weights"]
+        for i in range(10)
+        for j in range(i + 1, 10)
+    ]
+    assert figures["test", "none", "angle:weights"] == pytest.approx(np.mean(above))
+    assert figures["test", "none", "angle:weights:sd"] == pytest.approx(np.std(above, ddof=1))
+    features, labels = network.features(network.test)
+    means = np.stack([features[labels == k].double().mean(0).numpy() for k in range(10)])
+    means -= means.mean(0)
+    own = means[2] @ means[7] / np.linalg.norm(means[2]) / np.linalg.norm(means[7])
+    expected = math.degrees(math.acos(own))
+    assert figures["test@27", "none", "angle:features"] == pytest.approx(expected, abs=1e-3)
+    rows = run().predictions("test")
+    for name in ("none", "head"):
+        drawn = {
+            (part, metric) for part, own, metric in figures if own == name and "tsne" in metric
+        }
+        assert len(drawn) == 4 * 60
+        labels_drawn = [figures[f"test@{row}", name, "tsne:label"] for row in range(60)]
+        assert labels_drawn == torch.as_tensor(rows.labels)[:60].tolist()
+    p = torch.softmax(torch.as_tensor(rows.array).double()[5], 0)
+    entropy = float(-(p * p.log()).sum() / math.log(10))
+    assert figures["test@5", "none", "tsne:entropy"] == pytest.approx(entropy, abs=1e-3)
+    assert ("test@5", "head", "angle:weights") in figures

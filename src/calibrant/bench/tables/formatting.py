@@ -29,6 +29,9 @@ PERCENT = {
     "inactive": 1,
     "confidence": 1,
     "share": 1,
+    "flipped": 2,
+    "unlearned": 2,
+    "flsd_gamma_3": 1,
 }
 DECIMALS = {"train_seconds": 1, "seconds": 2, "changed": 0, "aurc": 5, "e_aurc": 5, "augrc": 5}
 # Figures besides metrics: the label, and whether more is better.
@@ -39,6 +42,9 @@ OTHERS: dict[str, tuple[str, bool | None]] = {
     "inactive": ("Inactive regulariser", False),
     "confidence": ("Mean confidence", None),
     "share": ("Share of rows", None),
+    "flipped": ("Predictions flipped", False),
+    "unlearned": ("Right predictions flipped", False),
+    "flsd_gamma_3": ("Rows with γ = 3", None),
 }
 SHORT = {
     "ece": "ECE",
