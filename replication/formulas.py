@@ -110,6 +110,13 @@ def cohens_d(without: Sequence[float], with_it: Sequence[float]) -> float:
     return gap / math.sqrt(pooled)
 
 
+def list_names(primary: str, secondary: str) -> list[str]:
+    """List what suites call a secondary loss beside a primary one, the paper's rows first."""
+    names = [f"{primary}+{secondary}"]
+    # Interleaved runs are the paper's rows of cross-entropy.
+    return [f"interleaved_{secondary}", secondary, *names] if primary == "cross_entropy" else names
+
+
 def compute_effect_sizes(
     errors: Mapping[str, Sequence[float]], *, primary: str, secondaries: Sequence[str]
 ) -> dict[str, float]:
@@ -120,8 +127,7 @@ def compute_effect_sizes(
     """
     effects = {}
     for secondary in secondaries:
-        names = [f"interleaved_{secondary}", secondary]
-        names = names if primary == "cross_entropy" else [f"{primary}+{secondary}"]
+        names = list_names(primary, secondary)
         name = next((candidate for candidate in names if candidate in errors), None)
         if name is not None and primary in errors:
             effects[secondary] = cohens_d(errors[primary], errors[name])
@@ -155,36 +161,130 @@ def pool_effects(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> fl
     return math.fsum(gaps) / len(gaps) / math.sqrt(squares / free)
 
 
-def compute_pulls(
-    texts: Sequence[str], *, classes: int = 10, largest: float = 20.0, points: int = 201
-) -> dict[str, tuple[Numbers, Numbers]]:
-    """Compute how regularisers pull on logits (acls figure 1 and table 2).
+class Smoothing(NamedTuple):
+    """Hold what a regulariser takes from targets, f·C of acls eq. 8, against a logit.
 
-    One row, rightly classified, whose predicted logit grows from 0 to ``largest`` while the others
-    stay 0. Each result holds the gradient of the loss less that of cross-entropy, for the predicted
-    logit and for one of the others. A regulariser that smooths labels pulls the predicted logit
-    down, more so the larger it is; where it is 0 its condition does not hold.
+    ``printed_...`` are those of acls's table 2, NaN where it leaves the constants open.
+    """
+
+    predicted: Numbers  # taken from the predicted class, by its own logit
+    other: Numbers  # added to another class, by that class's logit
+    printed_predicted: Numbers
+    printed_other: Numbers
+    condition: Numbers  # C of the predicted class as printed
+
+
+# acls's table 2 in its order, with the confidence penalty.
+REGULARISERS = {
+    "label_smoothing": "label_smoothing(smoothing=0.05)",
+    "flsd": "flsd",
+    "confidence_penalty": "cross_entropy+0.1*confidence_penalty",
+    "cpc": "cross_entropy+cpc",
+    "mdca": "cross_entropy+mdca",
+    "mbls": "cross_entropy+mbls(margin=10)",
+    "crl": "crl",
+    "acls": "cross_entropy+acls(margin=10)",
+}
+MARGIN, RANKED_BELOW = 10.0, (2, 9)  # right answers of 10 of crl's row, and of its partner
+
+
+def compute_smoothing(
+    *, classes: int = 10, largest: float = 20.0, points: int = 201
+) -> dict[str, Smoothing]:
+    """Compute f·C of every regulariser against the logit (acls figure 1 and table 2).
+
+    One row, rightly classified. For the predicted class its logit grows from 0 to ``largest`` while
+    the others are 0; for another class that class's logit does, below a predicted logit of
+    ``largest``. Values are derivatives of the losses themselves, with their default weights, less
+    cross-entropy's, times the number of rows. MDCA's row is in a batch that predicts its class too
+    often and all others too seldom; CRL's has a partner that was right more often and is less
+    sure, so that the condition holds.
 
     Args:
-        texts: losses, such as ``cross_entropy+mbls(margin=10)``.
         classes: K. Default: 10.
-        largest: the largest logit. Default: 20, twice the margin of ACLS.
+        largest: the largest logit. Default: 20, twice the margin.
         points: how many logits. Default: 201.
     """
     places = np.linspace(0, largest, points)
+    rows = np.zeros((2, points, classes))
+    rows[0, :, 0] = places
+    rows[1, :, 0], rows[1, :, 1] = largest, places
+    rows[1, :, 2:] = -1e-9  # so that the smallest logit is never that of the class looked at
+    smoothing = {}
+    for name in REGULARISERS:
+        slopes = [np.stack([_differentiate(name, row) for row in rows[side]]) for side in (0, 1)]
+        printed = [_print_table_2(name, rows[side]) for side in (0, 1)]
+        smoothing[name] = Smoothing(
+            slopes[0][:, 0],
+            -slopes[1][:, 1],
+            printed[0][0],
+            printed[1][1],
+            _print_condition(name, rows[0]),
+        )
+    return smoothing
 
-    def compute_gradient(text: str, place: float) -> Numbers:
-        logits = torch.zeros(1, classes, dtype=torch.float64)
-        logits[0, 0] = place
-        logits.requires_grad_()
-        (gradient,) = torch.autograd.grad(losses.get(text)(logits, _make_zeros(1)).sum(), logits)
-        return np.asarray(gradient[0])
 
-    pulls = {}
-    for text in texts:
-        rows = [
-            compute_gradient(text, place) - compute_gradient("cross_entropy", place)
-            for place in places
-        ]
-        pulls[text] = (np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
-    return pulls
+def _differentiate(name: str, row: Numbers) -> Numbers:
+    """Compute ∂L_REG/∂z of one row of label 0, times the number of rows of its batch."""
+    logits = torch.tensor(row[None], requires_grad=True)
+    classes = len(row)
+    if name == "crl":
+        # Both rows are in both pairs: the mean over rows has the row's own term twice.
+        partner = torch.zeros(1, classes, dtype=torch.float64)
+        right, seen = torch.tensor(RANKED_BELOW), torch.tensor([10, 10])
+        batch, labels = torch.cat((logits, partner)), _make_zeros(2)
+        value = losses.crl(batch, labels, right=right, seen=seen)
+    elif name == "mdca":
+        # A row of each other label, predicted as class 0.
+        others = torch.zeros(classes - 1, classes, dtype=torch.float64)
+        others[:, 0] = 10.0
+        value = classes * losses.mdca(torch.cat((logits, others)), torch.arange(classes))
+    else:
+        value = losses.get(REGULARISERS[name])(logits, _make_zeros(1))
+        value = value - losses.get("cross_entropy")(logits, _make_zeros(1))
+    (slope,) = torch.autograd.grad(value, logits)
+    return np.asarray(slope[0])
+
+
+def _print_table_2(name: str, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Compute f·C of class 0, the predicted one, and of class 1 as acls's table 2 prints them.
+
+    λ1 and λ2 are the weights of the losses here, with their means over classes.
+    """
+    classes = rows.shape[1]
+    p = np.exp(rows - rows.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    top, other = p[:, 0], p[:, 1]
+    nothing = np.full(len(rows), np.nan)
+    if name == "label_smoothing":
+        return np.full(len(rows), 0.05 * (1 - 1 / classes)), np.full(len(rows), 0.05 / classes)
+    if name == "cpc":
+        first, second = 0.1 / (classes - 1), 1.0 / ((classes - 1) * (classes - 2))
+        own = -first * sum(p[:, k] / (p[:, k] + top) for k in range(1, classes))
+        pairs = sum((p[:, k] - other) / (p[:, k] + other) for k in range(1, classes))
+        return own, first * other / (top + other) + second * pairs
+    if name == "mdca":
+        return top * (1 - top) / classes, other * (1 + top) / classes
+    if name == "crl":
+        holds = _print_condition(name, rows)
+        return top * (1 - top) * holds, top * other * holds
+    apart = rows[:, 0] - rows[:, 1]
+    if name == "mbls":
+        return np.zeros(len(rows)), 0.1 / classes * (apart >= MARGIN)
+    if name == "acls":
+        own = 0.1 * np.maximum(rows[:, 0] - rows.min(1) - MARGIN, 0)
+        return own, 0.01 / (classes - 1) * np.maximum(apart - MARGIN, 0)
+    return nothing, nothing  # flsd's constants are not given; confidence_penalty is not in it
+
+
+def _print_condition(name: str, rows: Numbers) -> Numbers:
+    """Compute C of the predicted class, acls's table 2."""
+    if name == "mbls":
+        return np.zeros(len(rows))
+    if name == "acls":
+        return (rows[:, 0] - rows.min(1) >= MARGIN).astype(float)
+    if name == "crl":
+        p = np.exp(rows - rows.max(1, keepdims=True))
+        below = RANKED_BELOW[0] < RANKED_BELOW[1]  # H < 0, and the partner's confidence is 1/K
+        return (below * (p.max(1) / p.sum(1) > 1 / rows.shape[1] + 1e-12)).astype(float)
+    return np.ones(len(rows))

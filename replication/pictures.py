@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.bench.tables.formatting import heading
 from calibrant.bench.tables.pictures import COLOURS, add_legend, line_style, start_axes
@@ -18,7 +19,7 @@ from replication.formulas import (
     RANKED,
     compute_loss_curves,
     compute_membership,
-    compute_pulls,
+    compute_smoothing,
     compute_uncertainty,
     make_probabilities,
 )
@@ -26,6 +27,7 @@ from replication.formulas import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MARKERS = ("o", "s", "^", "D")  # by which as many methods are told apart as there are colours
 R_AURC = ("cross_entropy", "focal(gamma=3)", "inverse_focal(gamma=1.5)", *RANKED)
 
 
@@ -160,39 +162,110 @@ def draw_uncertainty(
         raise InputError("no method with a mean entropy to draw")
     axes = start_axes(ax, title, "mean entropy, nats", heading("adaptive_ece(order=2)"))
     for place, (method, entropy, error) in enumerate(points):
-        colour = COLOURS[place % len(COLOURS)]
-        axes.scatter([entropy], [100 * error], s=18, color=colour, lw=0)
-        axes.annotate(
-            method,
-            (entropy, 100 * error),
-            xytext=(4, 3),
-            textcoords="offset points",
-            fontsize=7,
-            color=MUTED,
-            parse_math=False,
-        )
-    return axes
-
-
-REGULARISERS = (
-    "label_smoothing(smoothing=0.05)",
-    "cross_entropy+0.1*confidence_penalty",
-    "cross_entropy+mbls(margin=10)",
-    "cross_entropy+acls(margin=10)",
-    "cross_entropy+cpc",
-    "cross_entropy+mdca",
-)
-
-
-def draw_pulls(ax: Axes | None = None, *, texts: Sequence[str] = REGULARISERS) -> Axes:
-    """Draw how regularisers pull the predicted logit down (acls figure 1, table 2)."""
-    title = "Pull of regularisers on the predicted logit"
-    axes = start_axes(ax, title, "predicted logit, the others 0", "gradient beside cross-entropy's")
-    for place, (text, (own, _)) in enumerate(compute_pulls(texts).items()):
-        label = text.removeprefix("cross_entropy+")
-        axes.plot(np.linspace(0, 20, len(own)), own, label=label, **line_style(place))
-    axes.axhline(0, color=MUTED, lw=0.8)
-    axes.set_ylim(-0.05, 0.3)
-    axes.set_xlim(0, 20)
+        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place // len(COLOURS)]
+        axes.scatter([entropy], [100 * error], s=22, c=colour, marker=marker, lw=0, label=method)
     add_legend(axes)
     return axes
+
+
+def draw_slopes(lines: Sequence[Series], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Draw the mean ∂ℓ/∂p of training rows against p, a line an epoch (r-aurc figure 4)."""
+    axes = start_axes(ax, title, "probability of the true class", "mean ∂ℓ/∂p")
+    for place, line in enumerate(lines):
+        axes.plot(line.places, line.means, label=line.name, **line_style(place))
+    axes.axhline(0, color=MUTED, lw=0.8)
+    axes.set_ylim(-8, 1)
+    axes.set_xlim(0, 1)
+    add_legend(axes)
+    return axes
+
+
+def draw_histograms(lines: Sequence[Series], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Draw shares of test rows by confidence, in bins of equal width (mac-cal figure 1a)."""
+    axes = start_axes(ax, title, "confidence", heading("share"))
+    for place, line in enumerate(lines):
+        width = 1 / len(line.points)
+        edges = np.append(np.array(line.places) * width, 1.0)
+        axes.stairs(100 * np.array(line.means), edges, label=line.name, **line_style(place))
+    axes.set_xlim(0, 1)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, labelcolor=MUTED, loc="upper left")
+    return axes
+
+
+def draw_angles(angles: NDArray[np.float64], ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Draw angles between classes by how far they are from their mean (mac-cal figure 2 b, e).
+
+    Args:
+        angles: (K,K) angles in degrees, 0 on the diagonal.
+        ax: axes to draw on. Default: None, new ones.
+        title: the title. Default: '', none.
+    """
+    above = angles[np.triu_indices(len(angles), 1)]
+    middle = float(above.mean())
+    text = f"{title}: {middle:.1f}° ± {float(above.std(ddof=1)):.1f}°"
+    axes = start_axes(ax, text, "class", "class")
+    away = np.abs(angles - middle)
+    np.fill_diagonal(away, np.nan)
+    axes.grid(visible=False)
+    picture = axes.imshow(away, cmap="Blues", vmin=0, vmax=30)
+    axes.figure.colorbar(picture, ax=axes, label="degrees from the mean angle")
+    axes.set_xticks(range(len(angles)))
+    axes.set_yticks(range(len(angles)))
+    return axes
+
+
+def draw_embedding(
+    points: Sequence[tuple[float, float, int, float]], ax: Axes | None = None, *, title: str = ""
+) -> Axes:
+    """Draw t-SNE of logits: (x, y, class, entropy) of each row (mac-cal figure 2 a and d).
+
+    Colours are classes; the higher its entropy, the less pale a mark.
+    """
+    from matplotlib import colormaps
+
+    axes = start_axes(ax, title, "", "")
+    x, y, labels, entropy = (np.array(column) for column in zip(*points, strict=True))
+    colours = colormaps["tab10" if labels.max() < 10 else "tab20"](labels.astype(int) % 20)
+    colours[:, 3] = 0.2 + 0.8 * np.clip(entropy, 0, 1)
+    axes.scatter(x, y, s=10, c=colours, lw=0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return axes
+
+
+def draw_smoothing(*, largest: float = 20.0) -> Axes:
+    """Draw f·C of every regulariser against the logit (acls figure 1 and table 2).
+
+    A panel for each regulariser, and in it what it takes from the target of the predicted class
+    and what it adds to another's: by its loss (whole lines) and as table 2 prints it (dashed). Grey
+    is where the printed condition of the predicted class does not hold. Return the first axes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    smoothing = compute_smoothing(largest=largest, points=41)
+    figure = Figure(figsize=(12, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, 4, sharex=True).flatten()
+    for ax, (name, curves) in zip(grid, smoothing.items(), strict=True):
+        axes = start_axes(ax, name, "logit" if ax in grid[4:] else "", "")
+        axes.locator_params(nbins=4)
+        z = np.linspace(0, largest, len(curves.predicted))
+        for place, (shown, own, printed) in enumerate(
+            (
+                ("predicted class", curves.predicted, curves.printed_predicted),
+                ("another class", curves.other, curves.printed_other),
+            )
+        ):
+            axes.plot(z, own, color=COLOURS[place], lw=1.6, label=shown)
+            if np.isfinite(printed).all():
+                axes.plot(z, printed, color=COLOURS[place], lw=1.1, ls=(0, (2, 2)))
+        axes.axhline(0, color=MUTED, lw=0.8)
+        off = z[curves.condition == 0]
+        if len(off):
+            axes.axvspan(off[0], off[-1], color=MUTED, alpha=0.12, lw=0)
+        axes.set_xlim(0, largest)
+        if ax is grid[0]:
+            add_legend(axes)
+    return grid[0]  # type: ignore[no-any-return]

@@ -54,19 +54,53 @@ def test_weights_and_gradients_are_those_of_the_formulas():
         np.testing.assert_allclose(curves[text].gradient, values, rtol=1e-6, err_msg=text)
 
 
-def test_pulls_are_those_of_the_regularisers():
-    texts = ["label_smoothing(smoothing=0.1)", "cross_entropy+0.1*mbls(margin=6)"]
-    texts.append("cross_entropy+acls(margin=6, lambda1=0.1, lambda2=0.01)")
-    pulls = formulas.compute_pulls(texts, classes=5, points=21)
-    z = np.linspace(0, 20, 21)
-    # Label smoothing: the target of the predicted class falls by ε(1 − 1/K), the others' rises.
-    np.testing.assert_allclose(pulls[texts[0]][0], 0.1 * (1 - 1 / 5), rtol=1e-9)
-    np.testing.assert_allclose(pulls[texts[0]][1], -0.1 / 5, rtol=1e-9)
-    # MbLS: the mean over classes of max(0, z − 0 − 6), four of five classes.
-    np.testing.assert_allclose(pulls[texts[1]][0], np.where(z > 6, 0.1 * 4 / 5, 0), atol=1e-12)
-    # ACLS, eq. 13: 0.1·(z − 6)² of the predicted class, and 0.01 of the mean over the others.
-    over = np.maximum(z - 6, 0)
-    np.testing.assert_allclose(pulls[texts[2]][0], 2 * (0.1 + 0.01) * over, atol=1e-12)
+def test_smoothing_is_that_of_table_2_but_for_its_slips():
+    curves = formulas.compute_smoothing(points=41)
+    assert list(curves) == list(formulas.REGULARISERS)
+    z = np.linspace(0, 20, 41)
+    p = np.exp(z) / (np.exp(z) + 9)
+    # What table 2 prints, where the losses' own derivatives agree.
+    for name in ("label_smoothing", "crl"):
+        # At equal logits the largest is no single one.
+        own, printed = curves[name].predicted, curves[name].printed_predicted
+        np.testing.assert_allclose(own[1:], printed[1:], atol=1e-9, err_msg=name)
+    np.testing.assert_allclose(curves["crl"].predicted[1:], (p * (1 - p))[1:], atol=1e-9)
+    # MDCA's has 1 − p in place of 1 − Σ a_k p_k = 2(1 − p), the supplement's (13).
+    np.testing.assert_allclose(curves["mdca"].predicted[1:], (2 * p * (1 - p) / 10)[1:], atol=1e-9)
+    np.testing.assert_allclose(curves["mdca"].printed_predicted, p * (1 - p) / 10, atol=1e-12)
+    np.testing.assert_allclose(
+        curves["confidence_penalty"].predicted,
+        0.1 * p * (np.log(p) + (9 * (1 - p) / 9 * -np.log((1 - p) / 9)) + p * -np.log(p)),
+        atol=1e-9,
+    )
+    # Focal loss with γ = 3, FLSD's from p = 0.2 on: pulls the target down where it is sure.
+    sure = p >= 0.2
+    focal = -((1 - p) ** 4) + 3 * p * (1 - p) ** 3 * np.log(p) + (1 - p)
+    np.testing.assert_allclose(curves["flsd"].predicted[sure], focal[sure], atol=1e-9)
+    # Slips and readings: acls differentiated whole, and mbls through the predicted logit.
+    over = np.maximum(z - 10, 0)
+    np.testing.assert_allclose(curves["acls"].predicted, 2 * 0.11 * over, atol=1e-12)
+    np.testing.assert_allclose(curves["acls"].printed_predicted, 0.1 * over, atol=1e-12)
+    np.testing.assert_allclose(curves["mbls"].predicted[z > 10], 0.1 * 9 / 10)
+    assert (curves["mbls"].condition == 0).all()
+    assert (curves["acls"].condition == (z >= 10)).all()
+    # Another class is pulled up less the larger its logit, and cpc's first sign is a slip.
+    low = np.maximum(20 - z - 10, 0)
+    np.testing.assert_allclose(curves["acls"].other, 2 * 0.01 / 9 * low, atol=1e-12)
+    gap = curves["cpc"].printed_other - curves["cpc"].other
+    q = np.exp(z - 20) / (1 + np.exp(z - 20))
+    np.testing.assert_allclose(gap, 2 * 0.1 / 9 * q, atol=1e-9)
+    assert (curves["cpc"].predicted <= 0).all()  # it raises the target of the predicted class
+
+
+def test_smoothing_has_a_panel_for_each_regulariser():
+    curves, panels = formulas.REGULARISERS, pictures.draw_smoothing().figure.axes
+    assert [panel.get_title(loc="left") or panel.get_title() for panel in panels] == list(
+        formulas.REGULARISERS
+    )
+    # Two of each kind, and 0; table 2 does not give these two's constants.
+    lines = {name: len(panel.get_lines()) for name, panel in zip(curves, panels, strict=True)}
+    assert lines == {name: 3 if name in ("flsd", "confidence_penalty") else 5 for name in curves}
 
 
 def test_soft_bins_are_the_softmax_of_squared_distances():
