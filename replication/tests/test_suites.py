@@ -68,6 +68,12 @@ ASKED = [
     "mac-cal-tiny-imagenet",
     "soft-calibration-imagenet",
     "class-scaling-table-1",
+    "r-aurc-epochs",
+    "r-aurc-ablation",
+    "acls-shares",
+    "acls-tiny-grid",
+    "mac-cal-pictures",
+    "shift-soft",
 ]
 QUICK = [
     "quick-cifar",
@@ -83,6 +89,9 @@ QUICK = [
     "mac-cal-gamma",
     "mac-cal-sweeps",
     "mac-cal-ablation",
+    "acls-shares",
+    "mac-cal-pictures",
+    "shift-soft",
 ]
 
 
