@@ -10,12 +10,12 @@ import numpy as np
 
 from calibrant.bench import Cell, Results
 from calibrant.bench.tables import series
-from calibrant.bench.tables.formatting import heading, unit
+from calibrant.bench.tables.formatting import heading, shown_calibrator, unit
 from calibrant.bench.tables.pictures import COLOURS, add_legend, lines, scatter, svg
 from calibrant.bench.tables.statistics import mean_of
 from calibrant.report.pictures import MUTED, add_title, quiet_frame
-from replication import table_2
-from replication.pictures import draw_loss_weights, draw_pulls
+from replication import pictures, table_2
+from replication.gallery import SOFT_ECE, list_margins, list_uncertainties, pool_results
 from replication.published import find_published
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ HIGHLIGHTED = (
     "mbls",
     "focal+s_avuc",
 )
+# Of soft-calibration's figure 7; each after no calibrator, and cross-entropy after a temperature.
+SHIFTED = ("cross_entropy", "mmce", "focal", "focal+sb_ece", "focal+s_avuc")
 OBJECTIVES = ("nll", "class_scaled", "label_smoothing", "focal")  # of class-scaling's figure 4
 
 
@@ -111,11 +113,14 @@ def draw_figures(results: StoredResults) -> dict[str, str]:
     drawn = {"methods": draw_methods(results.get_results("quick-cifar"))}
     for paper, beside in BESIDE.items():
         drawn[paper] = draw_beside(paper, beside, results.get_results(beside.suite))
+    drawn["soft-calibration-shift"] = draw_shift(results.get_results("shift"))
+    drawn["soft-calibration-effects"] = draw_effects(results.get_results("quick-papers"))
+    drawn["acls-margins"] = draw_margins(results.get_results("acls-grid"))
     authors = results.get_results("class-scaling-authors")
     drawn["class-scaling"] = draw_table_2(authors)
     drawn["class-scaling-epochs"] = draw_epochs(authors)
-    drawn["r-aurc-weights"] = svg(draw_loss_weights())
-    drawn["acls-pulls"] = svg(draw_pulls())
+    drawn["acls-smoothing"] = svg(pictures.draw_smoothing())
+    drawn["r-aurc-weights"] = svg(pictures.draw_loss_weights())
     return drawn
 
 
@@ -197,19 +202,85 @@ def find_ours(beside: Beside, results: Results, cell: Cell | None) -> tuple[np.n
     )
 
 
+def draw_shift(results: Results) -> str:
+    """Draw ECE under corruptions by the paper's metric (soft-calibration figures 7, 2 and 9)."""
+    figure, grid = _make_grid(len(results.cells), 3, width=14, height=3.4)
+    plain = series.by_severity(results, SOFT_ECE)
+    for row, cell in enumerate(results.cells):
+        data = str(results.setting(cell, "data"))
+        after = _list_calibrated(results, cell, "cross_entropy")
+        named = {line.name: line for line in plain[cell]}
+        shown = [
+            series.Series(_mark_former(results, cell, name), named[name].points)
+            for name in SHIFTED
+            if name in named
+        ]
+        beside = [
+            series.Series(f"cross_entropy, {line.name}", line.points)
+            for line in after
+            if line.name == "temperature"
+        ]
+        panels = {
+            f"{data}: by method": [*shown[:1], *beside, *shown[1:]],
+            "cross_entropy, calibrated": after,
+            "focal, calibrated": _list_calibrated(results, cell, "focal"),
+        }
+        for axes, (title, drawn) in zip(grid[row], panels.items(), strict=True):
+            against = "severity" if row == len(results.cells) - 1 else ""
+            lines(drawn, SOFT_ECE, axes, title=title, against=against)
+            if row and axes.get_legend() is not None and axes is not grid[row][0]:
+                axes.get_legend().remove()
+    return _write(figure)
+
+
+def _list_calibrated(results: Results, cell: Cell, method: str) -> list[series.Series]:
+    """List a method's ECE by severity: as trained, after TS and after TS-SB-ECE."""
+    listed = []
+    for calibrator in ("none", "temperature", "temperature(objective=sb_ece)"):
+        name = shown_calibrator(results.find_calibrator(calibrator))
+        by_cell = series.by_severity(results, SOFT_ECE, calibrator=calibrator)
+        listed += [
+            series.Series("as trained" if calibrator == "none" else name, line.points)
+            for line in by_cell.get(cell, [])
+            if line.name == method
+        ]
+    return listed
+
+
+def draw_effects(results: Results) -> str:
+    """Draw pooled effects of secondary losses, and ECE against uncertainty.
+
+    Soft-calibration's figures 1 and 10, the latter on CIFAR-100.
+    """
+    figure, ((left, right),) = _make_grid(1, 2, width=12, height=3.8)
+    pictures.draw_effects(pool_results(results), left, title="Cohen's d over settings")
+    uncertainties = list_uncertainties(results)
+    cell = next(cell for cell in results.cells if results.setting(cell, "data") == "cifar100")
+    points = [
+        (_mark_former(results, cell, name), *numbers) for name, *numbers in uncertainties[cell]
+    ]
+    pictures.draw_uncertainty(points, right, title="cifar100: ECE against mean uncertainty")
+    return _write(figure)
+
+
+def draw_margins(results: Results) -> str:
+    """Draw ECE of validation and test rows against ACLS's margin (acls figure A)."""
+    ((_, drawn),) = list_margins(results, "ece").items()
+    figure, ((axes,),) = _make_grid(1, 1, width=5.4, height=3.2)
+    lines(drawn, "ece", axes, title="ACLS on CIFAR-100", against="M")
+    return _write(figure)
+
+
 def draw_table_2(results: Results) -> str:
-    """Draw the paper's ECE against ours for each fit: solved exactly, and by the paper's steps."""
+    """Draw the paper's ECE against ours: solved exactly, and as the authors' code fits."""
     table = table_2.Table2(results)
     figure, ((left, right),) = _make_grid(1, 2, width=10, height=4.4)
-    for axes, form, fits in (
-        (left, "exact", table_2.FITS),
-        (right, "stepped", [fit for fit in table_2.FITS if fit.calibrator in table_2.STEPPED]),
-    ):
+    for axes, form in ((left, "exact"), (right, "coded")):
         for place, (objective, name) in enumerate(table_2.OBJECTIVES.items()):
             pairs = [
                 (table.find_printed(cell, fit.published, "ece"), ours)
                 for cell in table.cells
-                for fit in fits
+                for fit in table_2.FITS
                 if fit.objective == objective
                 and (ours := table.find_figure(cell, getattr(fit, form), "ece")) is not None
             ]
@@ -222,31 +293,39 @@ def draw_table_2(results: Results) -> str:
         axes.set_ylabel("ECE here, %")
         quiet_frame(axes)
     add_title(left, "Solved to the optimum: four calibrators")
-    add_title(right, "By the paper's steps: TS and CTS")
+    add_title(right, "As the authors' code fits")
     add_legend(left)
     return _write(figure)
 
 
-def draw_epochs(results: Results) -> str:
-    """Draw loss, spread and ECE of TS by epoch, fitted by the paper's steps (its figure 4)."""
+def draw_epochs(results: Results, *, model: str = "resnet110") -> str:
+    """Draw loss, spread and ECE by epoch, fitted as the authors' code does (its figure 4).
+
+    The paper draws one calibrator, which it does not name, on a ResNet-110 of even CIFAR-10.
+
+    Args:
+        results: those of the authors' logits.
+        model: the network. Default: resnet110, the paper's.
+    """
     metrics = ("nll", "classwise_nll_std", "ece")
-    cells = results.cells
-    figure, grid = _make_grid(len(cells), 3, width=12, height=2.6)
-    for row, cell in enumerate(cells):
+    cell = next(cell for cell in results.cells if results.setting(cell, "model") == model)
+    figure, grid = _make_grid(len(table_2.CALIBRATORS), 3, width=12, height=2.3)
+    for row, (calibrator, name) in enumerate(table_2.CALIBRATORS.items()):
         for column, metric in enumerate(metrics):
             axes = grid[row][column]
             drawn = [
                 series.Series(objective, line.points)
                 for objective in OBJECTIVES
                 for line in series.by_epoch(
-                    results, metric, part="test", calibrator=f"optimiser:temperature:{objective}"
+                    results, metric, part="test", calibrator=f"code:{calibrator}:{objective}"
                 ).get(cell, [])
             ]
-            lines(drawn, metric, axes, title="", against="epoch" * (row == len(cells) - 1))
+            last = row == len(table_2.CALIBRATORS) - 1
+            lines(drawn, metric, axes, title="", against="iteration" * last)
             if axes.get_legend() is not None and (row, column) != (0, 2):
                 axes.get_legend().remove()
             if column == 0:
-                add_title(axes, str(results.setting(cell, "model")))
+                add_title(axes, name)
     return _write(figure)
 
 
