@@ -414,10 +414,12 @@ def _draw_confidences(results: Results) -> Iterator[Drawing]:
     shares = results.rows[results.rows["metric"] == "share"]
     parts = shares["part"].astype(str).str.startswith("test@")
     by_method: dict[tuple[Cell, str], list[series.Series]] = {}
-    for name in dict.fromkeys(map(str, shares.loc[parts, "calibrator"])):
+    names = {*map(str, shares.loc[parts, "calibrator"])}
+    for name in sorted(names, key=lambda each: (each != "none", "masked" not in each, each)):
         for cell, lines in series.by_epoch(results, "share", part="test", calibrator=name).items():
             for line in lines:
-                shown = "as trained" if name == "none" else name.replace("masked:", "% masked: ")
+                shown = re.sub(r"masked:(\d+)", r"\1% masked", name)
+                shown = "as trained" if name == "none" else shown
                 by_method.setdefault((cell, line.name), []).append(
                     series.Series(shown, line.points)
                 )

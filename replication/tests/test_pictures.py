@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.bench import Store, Suite, collect_results, make_row
+from calibrant.bench import Store, Suite, collect_results, make_row, run_suite
 from calibrant.bench.tables import series
 from calibrant.bench.tables.pictures import heat, lines, svg
 from calibrant.core.errors import InputError
-from replication import formulas, gallery, pictures
+from replication import formulas, gallery, measurements, pictures
 from replication.class_scaling_fits import HardestClasses, fit_hardest_classes
 from replication.measurements import infer_masked
 
@@ -432,3 +432,122 @@ def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
         assert draw().has_data()
     nothing = frame[frame["part"] == "validation"]
     assert gallery.draw_gallery(suite, nothing) == {}
+
+
+# --- from runs to pictures --------------------------------------------------------------
+
+RUN = """
+name: looks
+plugins: [measurements.py]
+defaults: {data: digits, model: mlp, device: cpu, epochs: 3, validation: 0.3, batch_size: 64}
+methods:
+  cross_entropy: {}
+  focal: {loss: focal(gamma=3)}
+  focal+sb_ece: {loss: focal(gamma=3)+sb_ece}
+  mmce: {loss: mmce}
+  margin=4: {loss: acls(margin=4)}
+  margin=20: {loss: acls(margin=20)}
+  "lambda1=0.1,lambda2=0.01": {loss: acls(margin=10)}
+where:
+  - if: {method: cross_entropy}
+    set:
+      after:
+        - confidences: {ratios: [0.5], heads: [{epochs: 2, gamma: 0.9}]}
+        - geometry: {rows: 60, heads: [{epochs: 2, gamma: 0.9}]}
+        - shift: {kinds: [gaussian_noise], severities: [1, 5], calibrators: [temperature]}
+after:
+  - shift: {kinds: [gaussian_noise], severities: [1, 5], calibrators: [temperature]}
+calibrators: [temperature]
+"""
+
+
+@pytest.fixture(scope="module")
+def looks(tmp_path_factory):
+    """Results of a small suite that was run, and its pictures by title."""
+    folder = tmp_path_factory.mktemp("looks")
+    path = folder / "looks.yaml"
+    path.write_text(RUN.replace("measurements.py", measurements.__file__))
+    suite = Suite.read(path)
+    run_suite(suite, folder / "out")
+    results = collect_results(suite, Store(folder / "out" / "store").frame())
+    return results, {title: draw() for title, draw in gallery.list_drawings(results)}
+
+
+def find_picture(drawn, words):
+    (axes,) = (axes for title, axes in drawn.items() if words in title)
+    return axes
+
+
+def list_labels(axes):
+    return axes.get_legend_handles_labels()[1]
+
+
+def test_confidences_are_drawn_masked_and_after_a_head(looks):
+    axes = find_picture(looks[1], "Confidences of cross_entropy")
+    assert list_labels(axes) == ["as trained", "50% masked", "head"]
+    for step in axes.patches:
+        values, edges, _ = step.get_data()
+        assert sum(values) == pytest.approx(100)
+        np.testing.assert_allclose(edges, np.linspace(0, 1, 21), atol=1e-9)
+
+
+def test_angles_and_embeddings_are_drawn_before_and_after(looks):
+    results, drawn = looks
+    (cell,) = results.cells
+    for after in ("as trained", "after head"):
+        angles = find_picture(drawn, f"Angles of class weights, cross_entropy {after}")
+        away = angles.images[0].get_array()
+        assert away.shape == (10, 10)
+        name = "none" if after == "as trained" else "head"
+        mean = results.values("angle:weights", calibrator=name)[cell, "cross_entropy"][0]
+        angle = results.values("angle:weights", calibrator=name, part="test@3")
+        assert away[0, 3] == pytest.approx(abs(angle[cell, "cross_entropy"][0] - mean), abs=1e-3)
+        embedded = find_picture(drawn, f"t-SNE of logits, cross_entropy {after}")
+        assert len(embedded.collections[0].get_offsets()) == 60
+
+
+def test_reliability_is_overlaid_by_the_papers_methods(looks):
+    axes = find_picture(looks[1], "Reliability as in soft-calibration")
+    assert [name for name in list_labels(axes) if not name.startswith("_")] == [
+        "cross_entropy",
+        "focal",
+        "focal+sb_ece",
+        "mmce",
+    ]
+    assert not any("Reliability as in acls" in title for title in looks[1])  # one method of it
+
+
+def test_margins_have_the_usual_one_among_them_on_both_parts(looks):
+    axes = find_picture(looks[1], "ECE against M of acls")
+    assert list_labels(axes) == ["validation rows", "test rows"]
+    results = looks[0]
+    ((_, runs),) = (
+        item for item in results.values("ece").items() if item[0][1].startswith("lambda1")
+    )
+    x, y = axes.get_lines()[1].get_xydata().T
+    assert x.tolist() == [4, 10, 20]
+    assert y[1] == pytest.approx(100 * runs[0])
+
+
+def test_severities_have_cross_entropy_after_a_temperature_beside_it(looks):
+    axes = find_picture(looks[1], "Equal-mass L2 ECE under corruptions")
+    assert list_labels(axes)[:3] == ["cross_entropy", "cross_entropy after temperature", "focal"]
+    beside = find_picture(looks[1], "Secondary losses beside focal, corrupted")
+    assert list_labels(beside) == ["focal", "focal+sb_ece"]
+    plain = find_picture(looks[1], "Secondary losses beside cross_entropy, corrupted")
+    assert list_labels(plain) == ["cross_entropy", "mmce"]
+    uncertain = find_picture(looks[1], "ECE against mean uncertainty")
+    assert set(list_labels(uncertain)) == {"cross_entropy", "focal", "focal+sb_ece", "mmce"}
+
+
+def test_networks_that_did_not_learn_have_no_effect(everything):
+    suite, frame = everything
+    results = collect_results(suite, frame)
+    assert {method for _, method in gallery.find_learned(results)} == set(suite.methods)
+    before = gallery.pool_results(results)
+    s_avuc = {spec.key for method, spec in suite.specs if method == "s_avuc"}
+    guesses = frame["key"].isin(s_avuc) & (frame["metric"] == "accuracy")
+    blind = frame.assign(value=frame["value"].where(~guesses, 0.1))
+    after = gallery.pool_results(collect_results(suite, blind))
+    assert "s_avuc" in before["as trained"]
+    assert "as trained" not in after
