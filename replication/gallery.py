@@ -237,20 +237,23 @@ def _draw_reliability(results: Results) -> Iterator[Drawing]:
 
 
 def _draw_calibrated_severities(results: Results) -> Iterator[Drawing]:
-    """Draw each primary loss under corruptions, calibrated (soft-calibration figure 2)."""
-    lines_by_method: dict[tuple[str, Cell], list[series.Series]] = {}
-    for calibrator in ("none", "temperature", "temperature(objective=sb_ece)", "mac_cal_head"):
-        for cell, lines in series.by_severity(results, SOFT_ECE, calibrator=calibrator).items():
+    """Draw each primary loss under corruptions, calibrated (soft-calibration figures 2 and 9)."""
+    calibrators = ("none", "temperature", "temperature(objective=sb_ece)", "mac_cal_head")
+    for part, what in series.CORRUPTIONS.items():
+        by_method: dict[tuple[str, Cell], list[series.Series]] = {}
+        for calibrator in calibrators:
+            found = series.by_severity(results, SOFT_ECE, calibrator=calibrator, part=part)
             shown = shown_calibrator(results.find_calibrator(calibrator))
-            for line in lines:
-                lines_by_method.setdefault((line.name, cell), []).append(
-                    series.Series(shown, line.points)
-                )
-    for name in PRIMARIES:
-        for (method, cell), lines in lines_by_method.items():
-            if method == name and len(lines) > 1:
-                title = title_of(results, f"{name} under corruptions, calibrated", cell)
-                yield draw_lines(title, lines, SOFT_ECE, "severity")
+            for cell, lines in found.items():
+                for line in lines:
+                    by_method.setdefault((line.name, cell), []).append(
+                        series.Series(shown, line.points)
+                    )
+        for name in PRIMARIES:
+            for (method, cell), lines in by_method.items():
+                if method == name and len(lines) > 1:
+                    title = title_of(results, f"{name} under {what}, calibrated", cell)
+                    yield draw_lines(title, lines, SOFT_ECE, "severity")
 
 
 def _draw_sparsity(results: Results) -> Iterator[Drawing]:
@@ -338,28 +341,31 @@ def _draw_soft_severities(results: Results) -> Iterator[Drawing]:
 
     Cross-entropy after a temperature is beside them, as in the figure.
     """
-    calibrated = series.by_severity(results, SOFT_ECE, calibrator="temperature")
-    for cell, lines in series.by_severity(results, SOFT_ECE).items():
-        title = title_of(results, "Equal-mass L2 ECE under corruptions", cell)
-        after = [
-            series.Series("cross_entropy after temperature", line.points)
-            for line in calibrated.get(cell, [])
-            if line.name == "cross_entropy"
-        ]
-        yield draw_lines(title, [*lines[:1], *after, *lines[1:]], SOFT_ECE, "severity")
+    for part, what in series.CORRUPTIONS.items():
+        calibrated = series.by_severity(results, SOFT_ECE, calibrator="temperature", part=part)
+        for cell, lines in series.by_severity(results, SOFT_ECE, part=part).items():
+            title = title_of(results, f"Equal-mass L2 ECE under {what}", cell)
+            after = [
+                series.Series("cross_entropy after temperature", line.points)
+                for line in calibrated.get(cell, [])
+                if line.name == "cross_entropy"
+            ]
+            yield draw_lines(title, [*lines[:1], *after, *lines[1:]], SOFT_ECE, "severity")
 
 
 def _draw_primary_severities(results: Results) -> Iterator[Drawing]:
     """Draw a primary loss and its secondary ones under corruptions (soft-calibration figure 8)."""
-    for cell, lines in series.by_severity(results, SOFT_ECE).items():
-        by_name = {line.name: line for line in lines}
-        for primary in PRIMARIES:
-            names = [primary]
-            for secondary in SECONDARIES:
-                names += [name for name in list_names(primary, secondary) if name in by_name]
-            if primary in by_name and len(names) > 1:
-                title = title_of(results, f"Secondary losses beside {primary}, corrupted", cell)
-                yield draw_lines(title, [by_name[name] for name in names], SOFT_ECE, "severity")
+    for part, what in series.CORRUPTIONS.items():
+        for cell, lines in series.by_severity(results, SOFT_ECE, part=part).items():
+            by_name = {line.name: line for line in lines}
+            for primary in PRIMARIES:
+                names = [primary]
+                for secondary in SECONDARIES:
+                    names += [name for name in list_names(primary, secondary) if name in by_name]
+                if primary in by_name and len(names) > 1:
+                    head = f"Secondary losses beside {primary} under {what}"
+                    shown = [by_name[name] for name in names]
+                    yield draw_lines(title_of(results, head, cell), shown, SOFT_ECE, "severity")
 
 
 def list_uncertainties(results: Results) -> dict[Cell, list[tuple[str, float, float]]]:

@@ -286,8 +286,9 @@ def everything(tmp_path_factory):
             for severity in (1, 5):
                 add(f"test:{kind}:{severity}", "ece", ece + more * severity)
                 for calibrator in ("none", "temperature"):
-                    part = f"test:{kind}:{severity}"
-                    add(part, "adaptive_ece(order=2)", ece + more * severity, calibrator)
+                    for where in ("test", "official"):
+                        part = f"{where}:{kind}:{severity}"
+                        add(part, "adaptive_ece(order=2)", ece + more * severity, calibrator)
         add("test", "adaptive_ece(order=2)", ece / 3, "temperature")
         add("test", "mean_entropy", 0.3 + ece)
         store.add(spec.key, rows)
@@ -421,6 +422,8 @@ def test_all_that_results_allow_is_drawn_and_nothing_else(everything):
         "Cohen",
         "pooled over settings",
         "L2 ECE under corruptions",
+        "L2 ECE under official corruptions",
+        "under official corruptions, calibrated",
         "mean uncertainty",
         "masked",
         "regulariser",
@@ -532,9 +535,9 @@ def test_margins_have_the_usual_one_among_them_on_both_parts(looks):
 def test_severities_have_cross_entropy_after_a_temperature_beside_it(looks):
     axes = find_picture(looks[1], "Equal-mass L2 ECE under corruptions")
     assert list_labels(axes)[:3] == ["cross_entropy", "cross_entropy after temperature", "focal"]
-    beside = find_picture(looks[1], "Secondary losses beside focal, corrupted")
+    beside = find_picture(looks[1], "Secondary losses beside focal under")
     assert list_labels(beside) == ["focal", "focal+sb_ece"]
-    plain = find_picture(looks[1], "Secondary losses beside cross_entropy, corrupted")
+    plain = find_picture(looks[1], "Secondary losses beside cross_entropy under")
     assert list_labels(plain) == ["cross_entropy", "mmce"]
     uncertain = find_picture(looks[1], "ECE against mean uncertainty")
     assert set(list_labels(uncertain)) == {"cross_entropy", "focal", "focal+sb_ece", "mmce"}

@@ -208,6 +208,35 @@ def pack(tmp_path):
     return tmp_path
 
 
+def test_corrupted_folders_are_predicted_and_checked_for_their_classes(tmp_path):
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    names = ("n01", "n02")
+    pixels = generator.integers(0, 256, (12, 64, 64, 3), dtype=np.uint8)
+    labels = np.tile([0, 1], 6)
+    sets = {"x_train": pixels, "y_train": labels, "x_test": pixels[:4], "y_test": labels[:4]}
+    np.savez(tmp_path / "tiny_imagenet.npz", **sets, classes=np.array(names))
+    for wnid in names:
+        place = tmp_path / "Tiny-ImageNet-C" / "fog" / "1" / wnid
+        place.mkdir(parents=True)
+        Image.fromarray(generator.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(
+            place / "a.JPEG"
+        )
+    config = Config(
+        data="tiny_imagenet", data_folder=str(tmp_path), model="mlp", epochs=1, device="cpu",
+        validation=4, batch_size=4,
+    )  # fmt: skip
+    run = train(config, tmp_path / "run")
+    shifted = after(run, "shift", official=True, kinds=["fog"], severities=[1])
+    assert ("official:fog:1", "none", "nll") in shifted
+    (tmp_path / "Tiny-ImageNet-C" / "fog" / "1" / "n02").rename(
+        tmp_path / "Tiny-ImageNet-C" / "fog" / "1" / "n03"
+    )
+    with pytest.warns(UserWarning, match="2 classes such as n01, n03, and the test images"):
+        after(run, "shift", official=True, kinds=["fog"], severities=[1])
+
+
 def test_official_corruptions_and_several_other_sets(pack, tmp_path):
     config = Config(
         data="cifar10", data_folder=str(pack), model="lenet5", epochs=1, device="cpu",

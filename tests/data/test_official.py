@@ -145,3 +145,36 @@ def test_official_corruptions_that_are_missing_or_spoilt_are_named(corrupted):
     np.save(corrupted / "CIFAR-10-C" / "fog.npy", draw(5 * 3, 32, 32, 3))
     with pytest.raises(InputError, match="20 labels for 15 images"):
         data.read_corrupted("cifar10", "fog", 1, folder=corrupted)
+
+
+@pytest.fixture
+def corrupted_folders(tmp_path):
+    """ImageNet-C and Tiny-ImageNet-C: KIND/SEVERITY/CLASS/*.JPEG."""
+    for place, side in (("ImageNet-C", 224), ("Tiny-ImageNet-C", 64)):
+        for number, wnid in enumerate(("n01440764", "n01443537")):
+            folder = tmp_path / place / "fog" / "3" / wnid
+            folder.mkdir(parents=True)
+            for row in range(2):
+                grey = (100 * number + 10 * row,) * 3
+                Image.new("RGB", (side, side), grey).save(folder / f"val_{row}.JPEG")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "side"), [("imagenet", 224), ("tiny_imagenet", 64)])
+def test_corrupted_folders_are_read_by_kind_and_severity(corrupted_folders, name, side):
+    images = data.read_corrupted(name, "fog", 3, folder=corrupted_folders)
+    assert images.images.shape == (4, 3, side, side)
+    assert images.labels.tolist() == [0, 0, 1, 1]
+    assert images.class_names == ("n01440764", "n01443537")
+    greys = images.images.float().mean((1, 2, 3)).tolist()
+    assert greys == pytest.approx([0, 10, 100, 110], abs=2)
+
+
+def test_corrupted_folders_that_are_missing_or_empty_are_named(corrupted_folders, tmp_path):
+    with pytest.raises(InputError, match=r"has no fog/4; it has: fog"):
+        data.read_corrupted("imagenet", "fog", 4, folder=corrupted_folders)
+    with pytest.raises(InputError, match="folders KIND/SEVERITY/CLASS"):
+        data.read_corrupted("imagenet", "fog", 3, folder=tmp_path / "none")
+    (corrupted_folders / "ImageNet-C" / "snow" / "1").mkdir(parents=True)
+    with pytest.raises(InputError, match="has no class folders"):
+        data.read_corrupted("imagenet", "snow", 1, folder=corrupted_folders)

@@ -67,6 +67,26 @@ def image_folder(
     )
 
 
+def read_classes(
+    path: str | os.PathLike[str], *, size: int | None = None, limit: int = MEMORY_LIMIT
+) -> Images:
+    """Read one folder of class folders, as RGB; the classes are the folders by name.
+
+    Args:
+        path: The folder that holds a folder for each class.
+        size: As of `image_folder`.
+        limit: As of `image_folder`.
+    """
+    root = Path(path)
+    names = tuple(_folders(root))
+    if not names:
+        raise InputError(f"{root} has no class folders, only {first(list_entries(root))}")
+    part = _find_files(root, names)
+    pixels = read_files(part.files, lambda file: read_image(file, size), limit)
+    labels = torch.tensor(part.labels, dtype=torch.int64)
+    return Images(torch.from_numpy(pixels), labels, names, name=root.name)
+
+
 class FolderDataset(Dataset[tuple[Tensor, int, int]]):
     """Images read on demand: (x/255 − mean)/std, the label, and the row number.
 

@@ -1,9 +1,10 @@
-"""Read data sets in their published files: SVHN, Tiny-ImageNet, ImageNet, CIFAR-10-C and -100-C."""
+"""Read data sets in their published files: SVHN, Tiny-ImageNet, ImageNet, and corrupted ones."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from calibrant.core.errors import InputError, first, no_such
-from calibrant.data.image_folder import image_folder
+from calibrant.data.image_folder import image_folder, read_classes
 from calibrant.data.images import Images
 from calibrant.data.packs import data_folder, name_folder, read_pack
 
@@ -24,6 +25,8 @@ FOLDERS = {
     "imagenet": ("imagenet", "ImageNet", "ILSVRC2012"),
 }
 CORRUPTED = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
+CORRUPTED_FOLDERS = {"imagenet": "ImageNet-C", "tiny_imagenet": "Tiny-ImageNet-C"}
+SIDES = {"imagenet": 224, "tiny_imagenet": 64}
 LEVELS = (1, 2, 3, 4, 5)
 
 
@@ -96,33 +99,39 @@ def read_named_folder(
     return image_folder(place, size=size)
 
 
-tiny_imagenet = partial(read_named_folder, "tiny_imagenet", 64)
-imagenet = partial(read_named_folder, "imagenet", 224)
+tiny_imagenet = partial(read_named_folder, "tiny_imagenet", SIDES["tiny_imagenet"])
+imagenet = partial(read_named_folder, "imagenet", SIDES["imagenet"])
 
 
 def read_corrupted(
     name: str, kind: str, severity: int, *, folder: str | os.PathLike[str] | None = None
 ) -> Images:
-    """Read the test images of CIFAR-10-C or CIFAR-100-C (Hendrycks & Dietterich 2019).
+    """Read the corrupted test images of CIFAR-10-C, CIFAR-100-C, ImageNet-C or Tiny-ImageNet-C.
+
+    Hendrycks & Dietterich 2019. The last two are folders ``KIND/SEVERITY/CLASS`` of images.
 
     Args:
-        name: ``cifar10`` or ``cifar100``.
-        kind: A corruption, the name of its file: ``fog`` for ``fog.npy``.
+        name: ``cifar10``, ``cifar100``, ``imagenet`` or ``tiny_imagenet``.
+        kind: A corruption, the name of its file or folder: ``fog`` for ``fog.npy``.
         severity: 1 to 5.
-        folder: The folder that holds ``CIFAR-10-C`` or ``CIFAR-100-C``; else the one
-            CALIBRANT_DATA names. Default: None.
+        folder: The folder that holds ``CIFAR-10-C``, ``CIFAR-100-C``, ``ImageNet-C`` or
+            ``Tiny-ImageNet-C``; else the one CALIBRANT_DATA names. Default: None.
     """
-    if name not in CORRUPTED:
-        raise no_such("data set with official corruptions", name, CORRUPTED)
+    published = {**CORRUPTED, **CORRUPTED_FOLDERS}
+    if name not in published:
+        raise no_such("data set with official corruptions", name, published)
     if severity not in LEVELS:
         raise InputError(f"severity must be 1, 2, 3, 4 or 5, found {severity!r}")
     where = data_folder(folder)
-    place = None if where is None else where / CORRUPTED[name]
+    place = None if where is None else where / published[name]
     if place is None or not place.is_dir():
+        form = ".npy files" if name in CORRUPTED else "folders KIND/SEVERITY/CLASS"
         raise InputError(
-            f"official corruptions of {name} were not found: put the folder {CORRUPTED[name]} of "
-            f".npy files in {name_folder(where)}"
+            f"official corruptions of {name} were not found: put the folder {published[name]} of "
+            f"{form} in {name_folder(where)}"
         )
+    if name in CORRUPTED_FOLDERS:
+        return _read_corrupted_folder(place, name, kind, severity)
     path = place / f"{kind}.npy"
     if not path.is_file():
         known = [file.stem for file in sorted(place.glob("*.npy")) if file.stem != "labels"]
@@ -144,6 +153,16 @@ def read_corrupted(
     count = 10 if name == "cifar10" else 100
     names = tuple(str(number) for number in range(count))
     return Images(torch.from_numpy(images), target, names, name=f"{name}-c {kind} {severity}")
+
+
+def _read_corrupted_folder(place: Path, name: str, kind: str, severity: int) -> Images:
+    """Read KIND/SEVERITY/CLASS/*.JPEG; classes are in the order of their folders' names."""
+    root = place / kind / str(severity)
+    if not root.is_dir():
+        known = [path.name for path in sorted(place.iterdir()) if path.is_dir()]
+        raise InputError(f"{place} has no {kind}/{severity}; it has: {first(known) or 'nothing'}")
+    images = read_classes(root, size=SIDES[name])
+    return replace(images, name=f"{name}-c {kind} {severity}")
 
 
 def _read_array(path: Path) -> np.ndarray[Any, Any]:

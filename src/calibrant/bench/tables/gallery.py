@@ -152,5 +152,7 @@ def draw_epochs(results: Results) -> Iterator[Drawing]:
 
 def draw_severities(results: Results) -> Iterator[Drawing]:
     """Draw ECE of corrupted test rows against the severity."""
-    for cell, lines in series.by_severity(results, "ece").items():
-        yield draw_lines(title_of(results, "ECE under corruptions", cell), lines, "ece", "severity")
+    for part, what in series.CORRUPTIONS.items():
+        for cell, lines in series.by_severity(results, "ece", part=part).items():
+            title = title_of(results, f"ECE under {what}", cell)
+            yield draw_lines(title, lines, "ece", "severity")

@@ -102,14 +102,15 @@ def by_epoch(
 
 
 def by_severity(
-    results: Results, metric: str, *, calibrator: str = "none"
+    results: Results, metric: str, *, calibrator: str = "none", part: str = "test"
 ) -> dict[Cell, list[Series]]:
     """Return a line for each method against severity, with clean rows at 0.
 
     Values are means over the kinds of corruption. Errors are over seeds, because kinds do not
-    differ by chance (as in soft-calibration figure 2).
+    differ by chance (as in soft-calibration figure 2). Rows corrupted here are of the part
+    ``test``, those of published files of the part ``official``.
     """
-    shifted = _by_part(results, metric, re.compile(r"test:\w+:(\d)$"), calibrator)
+    shifted = _by_part(results, metric, re.compile(rf"{re.escape(part)}:\w+:(\d)$"), calibrator)
     clean = results.values(metric, calibrator=calibrator)
     return {
         cell: [
@@ -119,6 +120,9 @@ def by_severity(
         ]
         for cell, lines in shifted.items()
     }
+
+
+CORRUPTIONS = {"test": "corruptions", "official": "official corruptions"}  # by part
 
 
 def _by_part(
