@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -95,23 +96,20 @@ def measure_flsd_gamma(
 
 
 @register_measurement("flipped")
-def measure_flipped(subject: Subject, *, precision: str = "fp32") -> Iterator[Measurement]:
+def measure_flipped(subject: Subject) -> Iterator[Measurement]:
     """Measure how many predictions a step of training changes (acls, limitation in section 4.3).
 
     The last epoch is trained once more on a copy of the network, with its learning rates, shuffled
     and augmented as in training. Each batch is predicted before and after its step: ``flipped`` is
     the share of rows whose predicted class changes, ``unlearned`` the share that was right and no
     longer is. The calibrator ``step:cross_entropy`` has the same with cross-entropy in place of
-    the run's loss, from the same weights: what a regulariser adds is the difference.
-
-    Args:
-        subject: the run.
-        precision: of the network. Default: fp32.
+    the run's loss, from the same weights: what a regulariser adds is the difference. Steps are in
+    single precision, and momentum begins at 0.
     """
     for name, plain in (("none", False), (f"{STEP}:cross_entropy", True)):
         if plain and subject.config.loss == "cross_entropy":
             return
-        for metric, share in train_once_more(subject.network(precision), plain=plain).items():
+        for metric, share in train_once_more(subject.network(), plain=plain).items():
             yield Measurement("train", name, metric, share)
 
 
@@ -280,11 +278,12 @@ def train_once_more(job: Any, *, plain: bool = False) -> dict[str, float]:
     network = copy.deepcopy(job.network).train()
     loss = losses.get("cross_entropy") if plain else copy.deepcopy(job.loss)
     optimiser = make_optimizer(config, network.parameters())
-    job.train, job.epoch = job.train.to(job.device), config.epochs - 1  # draws of the last epoch
-    batches = job.batches()
+    # A copy that draws the batches of the last epoch.
+    again = dataclasses.replace(job, train=job.train.to(job.device), epoch=config.epochs - 1)
+    batches = again.batches()
     counts = torch.zeros(3, dtype=torch.float64)
     for step, batch in enumerate(batches):
-        rate = learning_rate(config, job.epoch * len(batches) + step, len(batches))
+        rate = learning_rate(config, again.epoch * len(batches) + step, len(batches))
         for group in optimiser.param_groups:
             group["lr"] = rate
         logits = network(batch.inputs)

@@ -192,11 +192,12 @@ def test_flips_are_counted_before_and_after_each_step(run):
 def test_a_step_of_nothing_flips_nothing(run):
     subject = Subject(run())
     job = subject.network()
-    job.config = job.config.changed(lr=1e-12)
+    job.config, before = job.config.changed(lr=1e-12), (job.epoch, job.train)
     assert measurements.train_once_more(job) == {"flipped": 0.0, "unlearned": 0.0}
     job.config = job.config.changed(lr=30.0, schedule="constant")
     assert measurements.train_once_more(job)["flipped"] > 0.3
     assert job.network.training is False
+    assert (job.epoch, job.train) == before
 
 
 def test_confidences_are_shares_of_test_rows_and_fall_under_masks(run):
