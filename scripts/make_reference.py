@@ -114,6 +114,8 @@ def write_method(kind: str, name: str, summary: str, example: str) -> str:
         f"```python\n{example}\n```",
         f"Source: [`{source}`](../../../{source}). All [{kind}](index.md).",
         "## Formula and options",
+        # The site shows the docstrings; a page read in a clone says how to see them.
+        f"In Python: `{show_help(kind, name)}`.",
         *(f"::: {thing.__module__}.{thing.__qualname__}" for thing in objects),
     ]
     papers = find_papers(name, objects)
@@ -132,6 +134,13 @@ def write_method(kind: str, name: str, summary: str, example: str) -> str:
         or "We know of no difference; [decisions](../../decisions.md) lists those of all methods."
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def show_help(kind: str, name: str) -> str:
+    """Return the call that prints a method's docstring."""
+    if kind in ("losses", "metrics"):
+        return f"help(calibrant.{kind}.{name})"
+    return f'help({"calibrant." if kind == "calibrators" else ""}{kind}.get("{name}"))'
 
 
 def find_objects(kind: str, name: str) -> list:
@@ -254,7 +263,7 @@ def read_decisions() -> list[tuple[tuple[str, ...], str]]:
                 else f"{head}{': ' if words else ''}{words}",
             )
         )
-    for title, words in re.findall(r"^### (.*)\n\n(.*?)(?=\n\n|\Z)", text, flags=re.M | re.S):
+    for title, words in re.findall(r"^### ([^\n]*)\n\n(.*?)(?=\n\n|\Z)", text, flags=re.M | re.S):
         names = {"MaC-Cal": ("mac_cal", "mac_cal_head")}.get(title, ())
         decisions.append((names, " ".join(words.split())))
     return decisions

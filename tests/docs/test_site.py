@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import calibrant
 from calibrant import calibrators, losses, metrics
 from calibrant.training import recipes
 
@@ -26,6 +27,7 @@ def load_script(name):
 
 
 build = load_script("build_docs")
+reference = load_script("make_reference")
 
 
 def list_navigation(entries):
@@ -75,6 +77,22 @@ def test_every_method_has_a_page(kind):
     stored = {page.stem for page in (DOCS / "reference" / kind).glob("*.md")} - {"index"}
     built_in = set(ROOMS[kind].available())
     assert stored == built_in, "run `make docs-run` to write the reference anew"
+
+
+@pytest.mark.parametrize("name", ["mac_cal", "mac_cal_head", "mmce", "tst", "vtst_head"])
+def test_a_page_repeats_what_decisions_say_of_its_method(name):
+    (page,) = (DOCS / "reference").rglob(f"{name}.md")
+    said = reference.find_decisions(name)
+    assert said
+    assert all(text in page.read_text(encoding="utf-8") for text in said)
+
+
+@pytest.mark.parametrize("kind", ROOMS)
+def test_the_help_that_a_page_names_is_there(kind):
+    for name in ROOMS[kind].available():
+        call = reference.show_help(kind, name).removeprefix("help(").removesuffix(")")
+        shown = eval(call, {"calibrant": calibrant, "recipes": recipes})  # noqa: S307
+        assert shown.__doc__, name
 
 
 def test_guides_are_short():
