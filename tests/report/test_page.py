@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from calibrant import evaluate
 from calibrant.core.errors import InputError
 from calibrant.report import formatting, page, render, write
 from calibrant.report.page import MOST_CLASS_DIAGRAMS, make_payload, make_script_json
 from tests.helpers.evaluations import infinite_loss, simulated, single_row
+from tests.helpers.groups import FAST, draw_groups
 
 TEN = simulated()
 HOSTILE = [
@@ -265,3 +267,20 @@ def test_stand_in_has_the_fields_of_the_real_evaluation():
     ]:
         fields = {field.name for field in dataclasses.fields(real)}
         assert set(vars(stand_in)) <= fields | set(dir(real))
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(1.5e-16, "0.00"), (0.0, "0.00"), (5e-6, "0.0005"), (0.021, "2.1")]
+)
+def test_errors_that_are_0_but_for_rounding_are_shown_as_0(share, shown):
+    assert formatting.error_points(share) == shown
+
+
+def test_a_page_says_that_it_is_a_group_that_is_off():
+    predictions, home = draw_groups(8, [6000, 200], [-0.003, 0.15])
+    text = render(evaluate(predictions, groups=home, group_name="site", **FAST))
+    assert "No miscalibration was found" in text
+    assert "Off in some groups" in text
+    everywhere, home = draw_groups(8, [300, 300], [0.15, 0.15])
+    text = render(evaluate(everywhere, groups=home, group_name="site", **FAST))
+    assert "Off: overconfident" in text

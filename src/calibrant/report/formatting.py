@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 DEFAULT_LEVEL = 0.95
+_ROUNDING = 1e-9  # errors below are sums that came out as 0
 PERCENT_FIGURES = frozenset({"accuracy", "miou"})
 # Errors on the scale of a probability, which a page shows in percentage points as it does gaps.
 POINT_FIGURES = frozenset(
@@ -77,6 +78,7 @@ def error_points(share: float | None) -> str:
     """Format a calibration error in percentage points, as `points` but unsigned: ``3.4``."""
     if share is None or math.isnan(share):
         return NOTHING
+    share = 0.0 if abs(share) < _ROUNDING else share
     text = points(share)
     return text.lstrip("+") if abs(share) >= 1e-4 or not share else f"{100 * share:.2g}"
 

@@ -28,11 +28,13 @@ def describe_state(evaluation: Evaluation) -> State:
     verdict = evaluation.verdict
     if verdict is None:
         return State("none", "")
+    # A group that is off makes the verdict's state off, too, whatever the test of all rows found.
+    groups = evaluation.groups
+    if groups is not None and groups.off and not verdict.p_value < 1 - evaluation.level:
+        return State("off", "Off in some groups")
     if verdict.state == "off":
         direction = verdict.direction
         return State("off", "Off" if direction == "neither" else f"Off: {direction}")
-    if evaluation.groups is not None and evaluation.groups.off:
-        return State("off", "Off in some groups")
     if verdict.state == "holds":
         return State("holds", "Holds within the tolerance")
     return State("unsure", "Cannot tell")
