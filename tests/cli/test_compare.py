@@ -43,7 +43,7 @@ def test_a_worse_model_is_code_3_and_named(folder):
     assert "brier" in second  # which --fail-worse adds
     better = compare(folder, "sharp", "good", "--fail-worse", "nll")
     assert (better.exit_code, better.stderr) == (0, "")
-    assert "not worse: nll" in better.stdout
+    assert "passed: nll is not shown to be worse" in better.stdout
     assert "This assumes independent rows" in better.stdout
     same = compare(folder, "good", "good", "--fail-worse", "nll")
     assert same.exit_code == 0
@@ -157,7 +157,7 @@ def test_a_group_that_is_worse_is_code_3_and_on_the_page(sites):
     assert again.read_text(encoding="utf-8").replace("again.html", "page.html") == text
     fine = compare(sites, "good", "good", *groups, "--fail-groups")
     assert fine.exit_code == 0
-    assert "not worse: groups" in fine.stdout
+    assert "passed: nll is not shown to be worse in any of" in fine.stdout
 
 
 def test_a_margin_holds_in_every_group(sites):

@@ -13,6 +13,7 @@ from calibrant.cli import options
 from calibrant.cli.console import (
     EXCEEDED,
     command,
+    describe_events,
     echo_json,
     format_interval,
     make_console,
@@ -190,8 +191,8 @@ def compare(
     if failures:
         raise typer.Exit(EXCEEDED)
     if checks and not as_json:
-        passed = [gate.name for gate in gates] + ["groups"] * fail_groups
-        typer.echo(f"not worse: {', '.join(passed)}")
+        # "Not worse" would be more than a gate can show.
+        typer.echo("\n".join(f"passed: {check.wanted}" for check in checks))
 
 
 class Checked(NamedTuple):
@@ -461,7 +462,7 @@ def _describe_rows(comparison: Comparison) -> str:
     if comparison.weighted:
         parts.append("weighted")
     if comparison.event is not None:
-        parts.append(f"events of {comparison.event}")
+        parts.append(describe_events(comparison.event))
     return f"{', '.join(parts)}, paired"
 
 

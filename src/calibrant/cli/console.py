@@ -70,6 +70,11 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
+def describe_events(event: str) -> str:
+    """Say that rows are events, and of what if they were given a name."""
+    return "events" if event == "event" else f"events of {event}"
+
+
 def make_table() -> Table:
     """Return an empty table in the style of every command."""
     return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)

@@ -16,6 +16,7 @@ from calibrant.cli import options
 from calibrant.cli.console import (
     EXCEEDED,
     command,
+    describe_events,
     echo_json,
     format_interval,
     make_console,
@@ -568,7 +569,7 @@ def _describe_task(evaluation: Evaluation) -> str:
     if evaluation.task == "multilabel":
         return f"{evaluation.num_classes:,} labels"
     if evaluation.event is not None:
-        return f"events of {evaluation.event}"
+        return describe_events(evaluation.event)
     if evaluation.num_options is not None:
         return f"{' to '.join(map(str, sorted(set(evaluation.num_options))))} options"
     return f"{evaluation.num_classes:,} classes"

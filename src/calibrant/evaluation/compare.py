@@ -274,6 +274,12 @@ class Comparison:
     caveat: str | None = None  # what is assumed where no clusters were given
     groups: ComparedGroups | None = None  # None unless groups were given
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.differences
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.differences)
+
     def __getitem__(self, name: str) -> Difference:
         if name not in self.differences:
             raise no_such("compared metric", name, list(self.differences))

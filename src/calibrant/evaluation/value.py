@@ -19,6 +19,8 @@ from calibrant.evaluation.verdict import Verdict
 from calibrant.functional.statistics import wilson
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
 Floats = NDArray[np.float64]
@@ -83,6 +85,12 @@ class Evaluation:
     weighted: bool = False
     labels: tuple[Evaluation, ...] = ()  # of each label, where a row has many
     num_options: tuple[int, int] | None = None  # fewest and most of the questions with options
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.figures
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.figures)
 
     def __getitem__(self, name: str) -> Figure:
         if name not in self.figures:
