@@ -259,3 +259,24 @@ def test_tolerances_are_checked():
     for options in ({"error": 0}, {"ratio": 0.8}, {"slope": float("nan")}):
         with pytest.raises(InputError, match="tolerated"):
             Tolerance(**options)
+
+
+def test_events_without_a_name_are_called_the_event():
+    p, y = draw_events(3, 2000, 0.3)
+    group = np.repeat(["a", "b"], 1000)
+    evaluation = evaluate(Predictions.from_events(p, y), groups=group, group_name="site", **FEW)
+    verdict = evaluation.verdict
+    assert "and the event happens in" in verdict.headline
+    assert "are events: frequency" in verdict.sentences[0]
+    text = render(evaluation)
+    assert "probabilities of the event" in text
+    for awkward in ("events of event", "of event ", "event: event", "event: <span"):
+        assert awkward not in text
+
+
+def test_figures_are_asked_for_by_name_as_in_a_dictionary():
+    p, y = draw_events(3, 500, 0.3)
+    evaluation = evaluate(Predictions.from_events(p, y), metrics=["brier"], intervals=False)
+    assert "brier" in evaluation
+    assert "ece" not in evaluation
+    assert list(evaluation) == ["brier"]

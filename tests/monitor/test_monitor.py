@@ -381,7 +381,7 @@ def test_the_command_watches_from_the_first_batch_to_an_alarm(run, tmp_path):
     options = ("--append", "w2.csv", "--labels", "l2.csv", "--report", "m.html")
     output = run("state.json", *options, code=3)
     assert "1,200 newly labelled" in output
-    assert "alarm: the probability of event" in output
+    assert "alarm: the probability of the event" in output
     page = (tmp_path / "m.html").read_text()
     assert "points above its frequency" in page
     found = json.loads(run("state.json", "--json", code=3).partition("\nalarm:")[0])

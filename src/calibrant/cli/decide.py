@@ -347,7 +347,7 @@ def show_parts(
             "accepted from",
             "accepted",
             "missed" if recall else "wrong",
-            "share",
+            "share missed" if recall else "share wrong",
             "at most",
         )
     )

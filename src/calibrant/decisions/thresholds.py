@@ -36,6 +36,7 @@ from calibrant.decisions.rule import (
 )
 from calibrant.evaluation.clustered import influence_interval, mean_influence
 from calibrant.evaluation.groups.files import check_groups, make_text
+from calibrant.evaluation.verdict import name_event
 from calibrant.functional.arrays import Array, as_numpy, to_tensor
 from calibrant.predictions import Predictions
 
@@ -150,7 +151,7 @@ class Threshold(Rule):
         if terms.target == "costs":
             return self._describe_costs()
         level, value = format_share(terms.confidence_level or 0), format_share(terms.value)
-        event = self.class_names[1 if terms.positive is None else terms.positive]
+        event = name_event(self.class_names[1 if terms.positive is None else terms.positive])
         promised = {
             "max_error": f"at most {value} of the accepted rows are wrong",
             "min_precision": f"at least {value} of the accepted rows have {event}",

@@ -515,9 +515,16 @@ def conclude_events(
     )
 
 
+def name_event(event: str) -> str:
+    """Return what sentences call an event: one that was given no name is "the event"."""
+    return "the event" if event == "event" else event
+
+
 def _say_rate(event: str, rate: float) -> str:
     """Say in how many rows the event happens."""
-    subject = {"correct": "it is right", "label": "a label is true"}.get(event, f"{event} happens")
+    subject = {"correct": "it is right", "label": "a label is true"}.get(
+        event, f"{name_event(event)} happens"
+    )
     return f"{subject} in {percent(rate)}"
 
 
@@ -565,7 +572,8 @@ def _write_event_headline(
     return f"The probabilities are off in places, though {average}."
 
 
-_NAMES = {"correct": "are right", "label": "are true"}  # of events that are no nouns
+# Of events that are no nouns, and of one that was given no name.
+_NAMES = {"correct": "are right", "label": "are true", "event": "are events"}
 
 
 def _describe_ratio(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.evaluation.value import make_plain
+from calibrant.evaluation.verdict import name_event
 from calibrant.monitor import bets
 from calibrant.monitor.ledger import Batch, Cell, Delivery, Ledger, Plan
 
@@ -276,25 +277,26 @@ def _describe_alarm(
     worst = bound - plan.tolerance
     if test == "brier":
         return (
-            f"{where}the Brier score is too high {period}: {mean:.3f} on average; the baseline, "
-            f"{baseline:.3f} and at worst {worst:.3f}, and the tolerance allow {bound:.3f}"
+            f"{where}the Brier score is too high {period}: {mean:.3f} on average; the baseline "
+            f"(in its rows {baseline:.3f}, at worst {worst:.3f}) and the tolerance "
+            f"({plan.tolerance:.3g}) allow {bound:.3f}"
         )
     if test == "error":
         return (
-            f"{where}accuracy is too low {period}: {1 - mean:.1%} on average; the baseline, "
-            f"{1 - baseline:.1%} and at worst {1 - worst:.1%}, and the tolerance allow "
-            f"{1 - bound:.1%}"
+            f"{where}accuracy is too low {period}: {1 - mean:.1%} on average; the baseline "
+            f"(in its rows {1 - baseline:.1%}, at worst {1 - worst:.1%}) and the tolerance "
+            f"({100 * plan.tolerance:.3g} points) allow {1 - bound:.1%}"
         )
     sign = 1 if test == "over" else -1
     if plan.event is None:
         claimed, truth = "confidence", "accuracy"
     else:
-        claimed, truth = f"the probability of {plan.event}", "its frequency"
+        claimed, truth = f"the probability of {name_event(plan.event)}", "its frequency"
     word = "above" if test == "over" else "below"
     return (
-        f"{where}{claimed} is {100 * sign * mean:.1f} points {word} {truth} on average "
-        f"{period}; the baseline's {100 * sign * baseline:.1f}, {100 * worst:.1f} at worst, and "
-        f"the tolerance allow {100 * bound:.1f}"
+        f"{where}{claimed} is {100 * sign * mean:.1f} points {word} {truth} on average {period}; "
+        f"the baseline (in its rows {100 * sign * baseline:.1f}, at worst {100 * worst:.1f}) and "
+        f"the tolerance ({100 * plan.tolerance:.3g}) allow {100 * bound:.1f}"
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.evaluation.groups.value import are_dates
+from calibrant.evaluation.verdict import name_event
 from calibrant.report import formatting
 from calibrant.report.page import check_page_path, fill_template, write_html
 from calibrant.report.summary import describe_state
@@ -221,7 +222,7 @@ def _draw_reliability(pair: tuple[Evaluation, Evaluation]) -> dict[str, Any]:
     return {
         "sides": sides,
         "ticks": [0, 25, 50, 75, 100],
-        "across": "confidence" if event is None else f"probability of {event}",
+        "across": "confidence" if event is None else f"probability of {name_event(event)}",
         "up": "accuracy" if event is None else "frequency",
     }
 

@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 from calibrant.evaluation.groups.value import OVER, UNDER
+from calibrant.evaluation.verdict import name_event
 
 if TYPE_CHECKING:
     from calibrant.evaluation import Evaluation
@@ -210,5 +211,6 @@ def find_words(evaluation: Evaluation) -> Words:
     """Return the words for the predicted class, or for the event that is judged."""
     if evaluation.view != "events":
         return CLASSES
-    event = "a label" if evaluation.task == "multilabel" else evaluation.event or "the event"
+    event = name_event(evaluation.event or "event")
+    event = "a label" if evaluation.task == "multilabel" else event
     return Words("probability", f"frequency of {event}", "frequency", "too high", "too low", event)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
+from calibrant.evaluation.verdict import name_event
 from calibrant.monitor import Series, Status
 from calibrant.report import formatting
 from calibrant.report.page import check_page_path, fill_template, write_html
@@ -57,7 +58,11 @@ def _describe_gap(status: Status) -> str:
     event = status.plan.event
     if event is None:
         return "Confidence minus accuracy, in percentage points; above 0 is overconfident"
-    return f"Mean probability of {event} minus its frequency, in percentage points"
+    return f"Mean probability of {name_event(event)} minus its frequency, in percentage points"
+
+
+def _count_points(number: float) -> str:
+    return f"{number:g} point{'' if number == 1 else 's'}"
 
 
 def _show(figure: str, value: float) -> float:
@@ -230,7 +235,7 @@ def _list_settings(status: Status) -> list[tuple[str, str]]:
     return [
         ("baseline", f"{status.baseline_name}, {status.num_baseline:,} rows"),
         ("judged", "the predicted class" if plan.event is None else plan.event),
-        ("tolerance", f"{100 * plan.tolerance:g} points"),
+        ("tolerance", _count_points(100 * plan.tolerance)),
         ("probability of any false alarm", formatting.percent(plan.alpha)),
         ("unit", "clusters" if plan.clustered else "rows"),
         ("groups", plan.group_title or "none"),

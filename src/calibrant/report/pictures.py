@@ -18,6 +18,7 @@ from calibrant.evaluation import curves
 from calibrant.evaluation.groups.value import OVER as OVERCONFIDENT
 from calibrant.evaluation.groups.value import TOO_HIGH, TOO_LOW
 from calibrant.evaluation.groups.value import UNDER as UNDERCONFIDENT
+from calibrant.evaluation.verdict import name_event
 from calibrant.predictions import Predictions
 from calibrant.report.formatting import (
     Words,
@@ -337,7 +338,7 @@ def plot_distribution(
     quiet_frame(axes)
     begin, width = distribution.edges[:-1], np.diff(distribution.edges)
     bars: dict[str, Any] = {"align": "edge", "edgecolor": "white", "lw": 0.5, "zorder": 2}
-    event = shorten(evaluation.event or "the event", 30)
+    event = shorten(name_event(evaluation.event or "event"), 30)
     axes.bar(begin, distribution.events, width, color=OVER, label=f"rows with {event}", **bars)
     axes.bar(
         begin, -distribution.others, width, color="#9aa3af", label=f"rows without {event}", **bars

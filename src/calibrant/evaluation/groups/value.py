@@ -16,6 +16,7 @@ from calibrant.evaluation.verdict import (
     Verdict,
     format_p_value,
     format_rows,
+    name_event,
     percent,
     points,
 )
@@ -221,7 +222,7 @@ class Groups:
             verb = "is" if len(groups) == 1 else "are"
             return f"{number} {verb} {finding}{among}: {self._list_off(groups)}."
         return (
-            f"Probabilities of {self.event} are {finding} in {number}{among}: "
+            f"Probabilities of {name_event(self.event)} are {finding} in {number}{among}: "
             f"{self._list_off(groups)}."
         )
 
@@ -237,7 +238,9 @@ class Groups:
             sentence = f"In none of the {tested} groups by {self.name}{tested_text}"
             if tested == 1:
                 sentence = f"In the one group by {self.name} tested"
-            sentence += f" are probabilities of {self.event}{' not' if tested == 1 else ''}"
+            sentence += (
+                f" are probabilities of {name_event(self.event)}{' not' if tested == 1 else ''}"
+            )
             sentence += f" shown to be too high or too low{among}"
         if worst is not None:
             enough = " with enough rows" if self._with(FEW) or self._with(FEW_EVENTS) else ""
