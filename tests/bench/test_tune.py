@@ -173,6 +173,18 @@ def test_all_candidates_failed_is_an_error(tmp_path):
         tune_suite(Suite.parse(SUITE), tmp_path, lambda specs: [spec.key for spec in specs])
 
 
+def test_tuning_without_validation_rows_says_so(tmp_path):
+    suite = Suite.parse(SUITE.replace("validation: 300", "validation: 0"))
+    assert suite.specs[0][1].config.validation == 0
+    with pytest.raises(InputError, match=r"hold rows out, as in validation: 0\.1"):
+        tune_suite(suite, tmp_path, lambda specs: [spec.key for spec in specs])
+
+
+def test_an_unknown_option_to_tune_is_refused_beside_the_weight(tmp_path):
+    with pytest.raises(InputError, match=r"has no option 'betta'.*beta is its weight"):
+        Suite.parse(SUITE.replace("name: beta", "name: betta"))
+
+
 @pytest.mark.parametrize("poison", [1.0, math.nan])
 def test_test_figures_of_any_kind_leave_the_choice_as_it_is(tmp_path, poison):
     suite = Suite.parse(SUITE)

@@ -222,6 +222,19 @@ def test_no_threshold_says_how_many_more_rows_would_do():
         calibrant.decide(few, min_recall=0.99)
 
 
+def test_clusters_that_cannot_keep_a_promise_are_told_what_may_help():
+    logits = np.array([[5.0, 0.0, 0.0]]).repeat(3_000, 0)
+    clusters = np.arange(3_000) // 10
+    hopeless = Predictions.from_logits(logits, np.arange(3_000) % 3, clusters=clusters)
+    with pytest.raises(NoThresholdError, match="more would hardly help"):
+        calibrant.decide(hopeless, max_error=0.05)
+    few = make_classes(200, clusters=np.arange(200) // 4)
+    with pytest.raises(NoThresholdError, match="independent ones; more of them may do"):
+        calibrant.decide(few, max_error=0.01)
+    with pytest.raises(NoThresholdError, match="or a smaller bound on weight or cluster size, may"):
+        calibrant.decide(few, max_error=0.01, max_cluster_size=20)
+
+
 def test_ignored_and_unknown_rows_do_not_count():
     rows = make_classes()
     labels = np.array(rows.labels)

@@ -492,10 +492,12 @@ def _explain_none(terms: Terms, parts: list[Part], rows: Calibrated) -> str:
     if len(parts) > 1:
         start += f" in any of {len(parts)} {'classes' if terms.by == 'class' else 'groups'}"
     hopeful = [part.more_rows for part in parts if part.more_rows is not None]
-    if not rows.design.is_plain:
+    # Of recall nothing is estimated for such rows.
+    if not rows.design.is_plain and (hopeful or terms.target == "min_recall"):
+        smaller = ", or a smaller bound on weight or cluster size,"
         return (
             f"{start}: rows with weights or in clusters say less than as many independent ones; "
-            "more of them, or a smaller bound on weight or cluster size, may do"
+            f"more of them{smaller * (rows.design.bound is not None)} may do"
         )
     if hopeful:
         in_best = " in the best of them" if len(parts) > 1 else ""

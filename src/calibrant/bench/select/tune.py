@@ -165,6 +165,11 @@ class _Search:
             # Means over fewer seeds are not comparable: a failed seed leaves none.
             figures = {name: float(rows[name].mean()) if whole else math.nan for name in metrics}
             candidates.append({"value": value, "keys": keys, **figures})
+        if not self.config.validation and all(math.isnan(each["nll"]) for each in candidates):
+            raise InputError(
+                f"{self.method}: tune chooses on validation rows, and no candidate has figures of "
+                "them: hold rows out, as in validation: 0.1"
+            )
         place = best(candidates, metric=self.tuning.metric, accuracy_lost=self.tuning.accuracy_lost)
         self.steps.append(
             {

@@ -91,7 +91,11 @@ class Tuning:
                 raise InputError(f"tune: {setting.name} needs {whose}, and no method has that")
             for config in {config.loss + config.recipe: config for config in having}.values():
                 for value in setting.values:
-                    check_names(setting.put(config, value))
+                    try:
+                        check_names(setting.put(config, value))
+                    except InputError as error:
+                        weight = "; beta is its weight" * ("has no option" in str(error))
+                        raise InputError(f"tune: {error}{weight}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: part of the question that a choice answers."""
