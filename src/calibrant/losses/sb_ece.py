@@ -29,6 +29,10 @@ def sb_ece(
 ) -> Tensor:
     """Compute SB-ECE of a batch, soft-calibration eq. 11 (`bin`) or 12 (`label`).
 
+    bin: (Σ_j S_j/N · |A_j − C_j|^p)^(1/p); label: (1/N Σ_i Σ_j u_j(c_i)·|A_j − c_i|^p)^(1/p), with
+    the membership u_j(c) = softmax_j(−(c − ξ_j)²/T) in the bin with centre ξ_j, the soft size
+    S_j = Σ_i u_j(c_i), and the bin's mean confidence C_j and accuracy A_j, weighed by u_j.
+
     Class probabilities take the place of a. Under data parallelism the value is that of the local
     batch.
 
