@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant import evaluate
-from calibrant.report import write
+from calibrant import compare, evaluate
+from calibrant.predictions import example
+from calibrant.report import write, write_comparison
 from tests.helpers.browser import CONTRAST, find_element, find_elements
 from tests.helpers.groups import draw_groups
 
@@ -19,7 +20,12 @@ def pages(tmp_path_factory):
     predictions, home = draw_groups(8, [300, 300, 300, 12, 9], [0, 0.12, -0.15, 0, 0.45])
     names = [["day", "night", HOSTILE, "fog", "rain"][place] for place in home]
     evaluation = evaluate(predictions, groups=names, group_name="light", resamples=100)
-    return {"groups": write(evaluation, folder / "groups.html").as_uri()}
+    old, new = example("cifar10-resnet18"), example("cifar10-resnet18-acls")
+    comparison = compare(old, new, resamples=100)
+    return {
+        "groups": write(evaluation, folder / "groups.html").as_uri(),
+        "comparison": write_comparison(comparison, folder / "comparison.html").as_uri(),
+    }
 
 
 @pytest.mark.sampled(count=1)
@@ -54,6 +60,22 @@ def test_the_table_of_groups_fits_and_says_first_what_each_was_judged_to_be(visi
     gap = find_element(driver, "[data-group=night] > :nth-child(6)").text
     assert [line[0] for line in gap.splitlines()] == ["+", "+"]
     assert "by chance " in find_element(driver, "[data-group=night] > :nth-child(7)").text
+
+
+def test_the_table_of_groups_keeps_clear_of_the_picture(visit):
+    driver = visit("groups", width=1200)
+    panel, table = (find_element(driver, f"#groups {part}").rect for part in (".panel", ".scroll"))
+    assert table["y"] - (panel["y"] + panel["height"]) >= 8
+
+
+def test_differences_of_two_models_fit_a_phone(visit):
+    driver = visit("comparison", width=390)
+    table = find_element(driver, "#figures .scroll")
+    assert "no difference" in table.text
+    room = driver.execute_script(
+        "return [arguments[0].scrollWidth, arguments[0].clientWidth]", table
+    )
+    assert room[0] <= room[1]
 
 
 def test_an_interval_that_goes_on_has_an_arrow_head(visit):

@@ -128,4 +128,4 @@ def test_a_rule_in_use_is_in_the_record(run, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "rule.safetensors" in text
-    assert "at least 90% of the rows with event are accepted" in text
+    assert "at least 90% of the rows with the event are accepted" in text

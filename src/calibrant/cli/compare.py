@@ -15,7 +15,6 @@ from calibrant.cli.console import (
     command,
     describe_events,
     echo_json,
-    format_interval,
     make_console,
     make_table,
     show_report_path,
@@ -387,12 +386,12 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     winners = {name: _format_winner(comparison, name) for name in comparison.differences}
     for name, row in comparison.differences.items():
         star = "*" if row.is_corrected else ""
-        ends = (row.low, row.high) if row.is_tested else (None, None)
+        ends = (row.low, row.high)
         table.add_row(
             name,
             *(f"{formatting.figure_text(name, value)}{star}" for value in row.compared),
-            formatting.figure_text(name, row.difference),
-            format_interval(name, *ends),
+            formatting.difference_text(name, row.difference),
+            formatting.range_text(name, *ends) if row.is_tested else formatting.NOTHING,
             winners[name],
         )
     console.print(table)

@@ -64,7 +64,8 @@ def evaluate(
         str | None,
         typer.Option(
             "--example",
-            help="Evaluate predictions that come with the package: cifar10-resnet18.",
+            help="Evaluate predictions that come with the package, such as cifar10-resnet18; a "
+            "wrong name lists all.",
             metavar="NAME",
         ),
     ] = None,

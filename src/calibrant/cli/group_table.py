@@ -56,7 +56,7 @@ def show_groups(groups: Groups, console: Console) -> None:
     shown = _select_groups(ordered)
     table = make_table()
     table.add_column(groups.name, style="cyan", overflow="fold", min_width=6)
-    parts = ("conf.", "acc.") if groups.event is None else ("mean probability", "frequency")
+    parts = ("conf.", "acc.") if groups.event is None else ("mean prob.", "frequency")
     gap = "gap" if groups.event is None else "O/E"
     for heading in ("rows", *parts, gap) if has_parts else ("rows", gap):
         table.add_column(heading, justify="right", no_wrap=len(heading) < 10)

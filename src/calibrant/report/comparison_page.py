@@ -182,13 +182,15 @@ def _make_row(comparison: Comparison, name: str) -> dict[str, str]:
 def _make_verdicts(
     pair: tuple[Evaluation, Evaluation], comparison: Comparison
 ) -> list[dict[str, Any]]:
-    """Return the verdict of each model, the new one first."""
+    """Return the verdict of each model."""
     verdicts = []
-    for evaluation, name in ((pair[1], comparison.b), (pair[0], comparison.a)):
+    sides = (("Old", pair[0], comparison.a), ("New", pair[1], comparison.b))
+    for side, evaluation, name in sides:
         verdict = evaluation.verdict
         state = describe_state(evaluation)
         verdicts.append(
             {
+                "side": side,
                 "name": name,
                 "badge": state.word or "no verdict",
                 "tone": state.tone,

@@ -44,7 +44,7 @@ report.probabilityAxes = (svg, width, height, { across, upwards, scale = "linear
   const { svg: make } = report;
   const { percent } = report.format;
   const log = scale === "log";
-  const box = { left: log ? 58 : 50, right: width - 12, top: 12, bottom: height - 46 };
+  const box = { left: log ? 64 : 56, right: width - 12, top: 12, bottom: height - 46 };
   const decades = log ? Math.round(-Math.log10(floor)) : 0;
   const along = (value) => (log ? 1 + Math.log10(Math.min(Math.max(value, floor), 1)) / decades : value);
   const x = (value) => box.left + along(value) * (box.right - box.left);

@@ -89,7 +89,7 @@ report.section("probability", (root, data) => {
     const [edges, events, others] = curves.histogram[scale];
     const log = scale === "log";
     const decades = Math.round(-Math.log10(curves.floor));
-    const box = { left: log ? 58 : 50, right: width - 12, top: 8, bottom: height - 44 };
+    const box = { left: log ? 64 : 56, right: width - 12, top: 8, bottom: height - 44 };
     const along = (value) => (log ? 1 + Math.log10(Math.max(value, curves.floor)) / decades : value);
     const x = (value) => box.left + along(value) * (box.right - box.left);
     const up = Math.max(...events, 1e-9);

@@ -82,7 +82,7 @@ report.section("reliability", (root, data) => {
   report.chart(root.querySelector("[data-chart=histogram]"), (width) => {
     const { svg: make, scale } = report;
     const height = 150;
-    const box = { left: 50, right: width - 12, top: 12, bottom: height - 44 };
+    const box = { left: 56, right: width - 12, top: 12, bottom: height - 44 };
     const shares = data.bins.width.map((bin) => bin.count / Math.max(total, 1));
     const tallest = Math.max(...shares, 1e-9);
     const x = scale(0, 1, box.left, box.right);
