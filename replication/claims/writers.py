@@ -44,7 +44,7 @@ def summarise(outcomes: Sequence[Outcome]) -> str:
 
 def format_markdown(outcomes: Sequence[Outcome]) -> str:
     """Write one Markdown table per paper."""
-    lines = [f"{summarise(outcomes)}.", ""]
+    lines = [f"{summarise(outcomes)}.", "", LEGEND, ""]
     for paper, own in group_by_paper(outcomes).items():
         lines += [
             f"### {paper}",
@@ -64,7 +64,7 @@ def format_markdown(outcomes: Sequence[Outcome]) -> str:
             )
             lines.append(f"| {' | '.join(_escape_pipes(cell) for cell in cells)} |")
         lines.append("")
-    return "\n".join([*lines, LEGEND, ""])
+    return "\n".join(lines)
 
 
 def format_html(outcomes: Sequence[Outcome]) -> str:

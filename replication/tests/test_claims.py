@@ -836,6 +836,7 @@ def test_writers_agree():
     text = format_markdown(outcomes)
     assert "| **it**: Left is better. (Table 3) | small | **seen here** |" in text
     assert "| 10 epochs in place of 350 |" in text
+    assert text.index("The gain is how much better") < text.index("| claim |")
     assert "ECE +2.00% (" in text
     assert '<tr class="seen-here">' in format_html(outcomes)
     assert "<td>10 epochs in place of 350</td>" in format_html(outcomes)
