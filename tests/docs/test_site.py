@@ -79,7 +79,9 @@ def test_every_method_has_a_page(kind):
     assert stored == built_in, "run `make docs-run` to write the reference anew"
 
 
-@pytest.mark.parametrize("name", ["mac_cal", "mac_cal_head", "mmce", "tst", "vtst_head", "temperature"])
+@pytest.mark.parametrize(
+    "name", ["mac_cal", "mac_cal_head", "mmce", "tst", "vtst_head", "temperature"]
+)
 def test_a_page_repeats_what_decisions_say_of_its_method(name):
     (page,) = (DOCS / "reference").rglob(f"{name}.md")
     said = reference.find_decisions(name)

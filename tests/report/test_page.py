@@ -279,7 +279,8 @@ def test_errors_that_are_0_but_for_rounding_are_shown_as_0(share, shown):
 def test_a_page_says_that_it_is_a_group_that_is_off():
     predictions, home = draw_groups(8, [6000, 200], [-0.003, 0.15])
     text = render(evaluate(predictions, groups=home, group_name="site", **FAST))
-    assert "No miscalibration was found" in text
+    assert "Over all rows: no miscalibration was found" in text
+    assert "But site 1 is overconfident" in text
     assert "Off in some groups" in text
     everywhere, home = draw_groups(8, [300, 300], [0.15, 0.15])
     text = render(evaluate(everywhere, groups=home, group_name="site", **FAST))

@@ -353,6 +353,8 @@ def add_groups(verdict: Verdict, groups: Groups) -> Verdict:
     """Return the verdict with a sentence on the groups; its headline names groups that differ."""
     others = [group for group in groups.off if group.finding != verdict.direction]
     headline = verdict.headline
+    if others and verdict.state != OFF:  # "no miscalibration was found" is not all that is said
+        headline = f"Over all rows: {headline[0].lower()}{headline[1:]}"
     if others and groups.event is not None:
         worst = max(others, key=_severity)
         headline += (
