@@ -280,3 +280,33 @@ def test_figures_are_asked_for_by_name_as_in_a_dictionary():
     assert "brier" in evaluation
     assert "ece" not in evaluation
     assert list(evaluation) == ["brier"]
+
+
+def draw_boosted_scores():
+    """Return scores of 0.1% and 99.9%, of which one in sixteen is wrong."""
+    p = np.r_[np.full(200, 0.001), np.full(120, 0.999)]
+    y = np.r_[np.arange(200) < 8, np.arange(120) >= 10]
+    return p, y
+
+
+def test_probabilities_of_nearly_0_and_1_are_called_too_extreme():
+    """Their slope has too little variance for a test: the total, which is right, was named."""
+    p, y = draw_boosted_scores()
+    verdict = judge(p, y)
+    assert (verdict.state, verdict.direction) == ("off", "too extreme")
+    assert verdict.slope.high < 1
+    assert verdict.ratio.low < 1 < verdict.ratio.high
+    assert verdict.headline.startswith("The probabilities are too extreme (high ones too high")
+
+
+def test_a_place_whose_ends_print_alike_is_said_once():
+    places = [text for text in judge(*draw_boosted_scores()).sentences if "furthest" in text]
+    assert len(places) == 1
+    assert places[0].startswith("It is furthest off near ")
+
+
+def test_an_event_without_a_name_reads_as_english():
+    p, y = draw_boosted_scores()
+    verdict = evaluate(Predictions.from_events(p, y), **FEW).verdict
+    assert "the event happens in" in verdict.headline
+    assert "are events: frequency" in verdict.sentences[0]

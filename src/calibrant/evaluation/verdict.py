@@ -450,6 +450,10 @@ def conclude_events(
     enough = expected >= _FEWEST or observed >= _MANY
     total_off = tested and enough and shares["total"] < alpha
     slope_off = tested and enough and shares.get("slope", 1.0) < alpha and slope is not None
+    if p_slope is None and slope is not None and tested and enough and p_value < alpha:
+        # Extreme probabilities leave the slope too little variance for a test. Another test has
+        # rejected calibration: the interval of the slope says how.
+        slope_off = slope.high < 1 or slope.low > 1
     if slope_off and slope is not None and not (total_off and _is_total_worse(mean, rate, slope)):
         direction = "too extreme" if slope.value < 1 else "too timid"
     elif total_off:
@@ -479,9 +483,9 @@ def conclude_events(
     )
     if place is not None and tested and enough and shares["local"] < alpha:
         lines.append(
-            f"It is furthest off between {percent(place.low)} and {percent(place.high)}: there it "
-            f"says {percent(place.mean)} on average, and {_say_rate(event, place.rate)} "
-            f"of {format_rows(place.count)}."
+            f"It is furthest off {_say_range(place.low, place.high)}: there it says "
+            f"{percent(place.mean)} on average, and {_say_rate(event, place.rate)} of "
+            f"{format_rows(place.count)}."
         )
     if tested and p_value < alpha and not enough:
         lines.append(
@@ -518,6 +522,14 @@ def conclude_events(
 def name_event(event: str) -> str:
     """Return what sentences call an event: one that was given no name is "the event"."""
     return "the event" if event == "event" else event
+
+
+def _say_range(low: float, high: float) -> str:
+    """Say where on the scale a range lies; its ends may print alike."""
+    first_end, last_end = percent(low), percent(high)
+    if first_end == last_end:
+        return f"near {first_end}"
+    return f"between {first_end} and {last_end}"
 
 
 def _say_rate(event: str, rate: float) -> str:
