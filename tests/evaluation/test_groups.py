@@ -713,3 +713,15 @@ def test_a_page_names_the_correction_that_was_used():
     text = render(evaluate(clustered, groups=home, **FAST))
     assert "number of groups (maxT)" in text
     assert "Holm" not in text.split('id="groups"')[1].split("</section>")[0]
+
+
+def test_a_group_that_the_test_rejects_but_its_interval_does_not_is_no_chance():
+    """Of very sure probabilities: "p < 0.001, which chance could explain" contradicted itself."""
+    p = np.r_[np.full(200, 0.001), np.full(120, 0.999)]
+    y = np.r_[np.arange(200) < 8, np.arange(120) >= 4]
+    rows = Predictions.from_events(np.r_[p, p], np.r_[y, y], event="fraud")
+    groups = evaluate(rows, groups=["a", "b"] * 320, metrics=["ece"], resamples=200).groups
+    worst = groups.worst
+    assert (worst.finding, worst.p_adjusted < 0.05) == ("no gap shown", True)
+    assert "does not rule out that there is no gap" in groups.headline
+    assert "chance could explain" not in groups.headline

@@ -244,10 +244,12 @@ class Groups:
             sentence += f" shown to be too high or too low{among}"
         if worst is not None:
             enough = " with enough rows" if self._with(FEW) or self._with(FEW_EVENTS) else ""
-            sentence += (
-                f"; the widest gap{enough} is that of {self._describe(worst)}, which chance "
-                "could explain"
-            )
+            assert worst.p_adjusted is not None
+            # A gap counts as shown if the test rejects and the interval excludes none.
+            why = "which chance could explain"
+            if worst.p_adjusted < 1 - self.level:
+                why = "and this interval does not rule out that there is no gap"
+            sentence += f"; the widest gap{enough} is that of {self._describe(worst)}, {why}"
         return f"{sentence}."
 
     def _list_off(self, groups: Sequence[Group]) -> str:
