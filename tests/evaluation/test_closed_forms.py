@@ -183,3 +183,16 @@ def test_the_verdict_takes_the_interval_of_ece_that_a_figure_has(monkeypatch):
     assert not calls
     evaluate(held, metrics={"ece": {"order": 2}})
     assert calls
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", [7, 11])
+def test_the_smooth_error_of_probabilities_near_0_and_1_overflows_nowhere(seed):
+    """Where both ends of false position differed by rounding alone, the next step was huge."""
+    rng = np.random.default_rng(seed)
+    happened = rng.random(200) < 0.4
+    place = np.where(happened, 6.9, -6.3) + rng.normal(0, 0.02, 200)
+    place[:8] *= -rng.random(8)
+    rows = Predictions.from_events(1 / (1 + np.exp(-place)), happened)
+    figure = evaluate(rows, metrics=["smooth_ece"], resamples=200)["smooth_ece"]
+    assert 0 <= figure.low <= figure.high < 0.2

@@ -260,6 +260,7 @@ def simulated_smooth_errors(score: Floats, residual: Floats, *, count: int = 512
     last = np.zeros(len(grid))
     for _ in range(12):
         middle = high - above * (high - low) / np.minimum(above - below, -1e-30)
+        middle = np.clip(middle, low, high)  # where both ends differ by rounding alone
         value = excess(middle)
         upper = value <= 0
         again = np.where(upper, 1.0, -1.0) == last
