@@ -112,8 +112,7 @@ def test_rounding_of_a_softmax_is_tolerated():
 
 def test_labels_out_of_range_name_values_rows_and_classes():
     message = build_error(change_value(0, 0, 0), np.array([0, 1, 7, 2, 0, -3, 0, 0, 0, 0]))
-    assert "2 not in 0 to 2 (K = 3 classes)" in message
-    assert "values -3, 7" in message
+    assert "must lie in 0 to 2 (K = 3 classes), found -3, 7 in 2 rows" in message
     assert "first rows: 2, 5" in message
 
 
@@ -231,3 +230,36 @@ def test_validation_makes_no_second_array():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < scores.nbytes / 5
+
+
+UNIT = np.random.default_rng(3).random((40, 3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Predictions.from_logits(UNIT[:, 0], (UNIT[:, 1] > 0.5).astype(int)),
+        lambda: Predictions.from_multilabel(UNIT, (UNIT > 0.5).astype(int)),
+        lambda: Predictions.from_options([[0.2, 0.8], [0.1, 0.2, 0.7]], [0, 1]),
+    ],
+)
+def test_logits_that_look_like_probabilities_are_warned_of_in_every_shape(make):
+    with pytest.warns(UserWarning, match="if they are probabilities"):
+        make()
+
+
+@pytest.mark.filterwarnings("error")
+def test_logits_beyond_0_and_1_are_no_probabilities():
+    Predictions.from_logits(4 * UNIT[:, 0] - 2, (UNIT[:, 1] > 0.5).astype(int))
+    Predictions.from_multilabel(4 * UNIT - 2, (UNIT > 0.5).astype(int))
+    Predictions.from_logits(UNIT[:5, 0], [0, 1, 1, 0, 1])  # too few to tell
+
+
+def test_labels_of_text_are_told_about_class_names():
+    with pytest.raises(InputError, match="give class_names"):
+        Predictions.from_probs(np.full((2, 2), 0.5), ["cat", "dog"])
+
+
+def test_scores_above_1_but_not_below_0_are_told_to_be_normalised():
+    with pytest.raises(InputError, match="divide each row by its sum"):
+        Predictions.from_probs(np.array([[1.2, 0.3], [0.4, 0.9]]), [0, 1])

@@ -64,7 +64,7 @@ def _check_same_task(calibrator: Calibrator, predictions: Predictions) -> None:
     width = 2 if calibrator.for_events_ else int(calibrator.num_classes_)
     if width != predictions.num_classes or (calibrator.for_events_ and predictions.is_dense):
         shape = " of dense predictions" if predictions.is_dense else ""
-        raise InputError(f"{start} {predictions.num_classes}{shape}")
+        raise InputError(f"{start} {predictions.num_classes} classes{shape}")
     if predictions.num_options is not None and not calibrator.takes_options:
         raise InputError(
             f"{calibrator.name} does not take questions with different numbers of options; use "

@@ -155,8 +155,9 @@ def _check_label_type(labels: Array) -> None:
     flat = sample.reshape(-1)
     if sample.dtype.kind in "US" or (sample.dtype.kind == "O" and isinstance(flat[0], str)):
         raise InputError(
-            f"labels are text ({first((repr(str(item)) for item in flat), 3)}): "
-            f"give class numbers 0 to K-1, and the names as class_names"
+            f"labels are text ({first((repr(str(item)) for item in flat), 3)}): give class_names, "
+            "in the order of the score columns, or labels 0 to K-1 (of options: the number of the "
+            "true one)"
         )
     if sample.dtype.kind == "O":
         raise InputError(f"{message} (first: {flat[0]!r}): convert with {cast}")

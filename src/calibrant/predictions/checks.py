@@ -11,6 +11,7 @@ from calibrant.core.errors import InputError, first
 from calibrant.functional.arrays import BLOCK_VALUES, Array, row_blocks, to_tensor
 
 _SHOWN = 5
+_FEW_SCORES = 20  # fewer logits of one score a row may all lie in [0, 1] by chance
 # On a device the transfer per block costs, not the cache.
 _DEVICE_BLOCK_VALUES = 1 << 24
 
@@ -61,7 +62,9 @@ class ScoreCheck:
         self._outside, self._sums = _Fault(), _Fault()
         self._worst_row, self._worst_sum, self._tolerance = -1, 1.0, 1e-3
         self._all_negative, self._is_percent = True, False
-        self._like_probabilities = is_logits  # so far: in [0, 1], rows sum to one
+        self._like_probabilities = is_logits  # so far: in [0, 1], and rows sum to one
+        self._sums_to_one = sums  # of probabilities; not of one score a row, nor of many labels
+        self._is_negative = False
         self._seen = 0
 
     def update(self, block: Array, start: int) -> None:
@@ -78,19 +81,25 @@ class ScoreCheck:
             self._check_probabilities(scores, start, low, high)
         if self._like_probabilities:
             self._seen += len(scores)
-            self._like_probabilities = (
-                low >= 0
-                and high <= 1 + 1e-2
-                and scores.ndim > 1
-                and self._check_sums
-                and bool(((scores.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all())
-            )
+            self._sums_to_one &= scores.ndim > 1
+            self._like_probabilities = self._is_like_probabilities(scores, low, high)
+
+    def _is_like_probabilities(self, scores: torch.Tensor, low: float, high: float) -> bool:
+        if self._absent and low == -math.inf and high <= 1 + 1e-2:
+            scores = torch.where(scores == -math.inf, 0, scores)  # -inf marks absent options
+            low = scores.amin().item()
+        if not (low >= 0 and high <= 1 + 1e-2):
+            return False
+        if not self._sums_to_one:
+            return high <= 1 and low < high
+        return bool(((scores.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all())
 
     def _check_probabilities(
         self, scores: torch.Tensor, start: int, low: float, high: float
     ) -> None:
         half = scores.dtype in (torch.float16, torch.bfloat16)
         self._all_negative &= high <= 0
+        self._is_negative |= low < 0
         self._is_percent |= scores.ndim == 1 and low >= 0 and 2 < high <= 100
         # A rounded softmax may exceed 1 by an ulp; 1 - p of a binary score must not be negative.
         limit = 1.0 if scores.ndim == 1 else 1.0 + (1e-2 if half else 1e-6)
@@ -113,10 +122,11 @@ class ScoreCheck:
 
     def finish(self) -> None:
         """Raise for the most basic fault; warn of logits that look like probabilities."""
-        if self._like_probabilities and self._seen > 1:
+        if self._like_probabilities and self._seen >= (2 if self._sums_to_one else _FEW_SCORES):
             warnings.warn(
-                "every row of these logits lies in [0, 1] and sums to one: if they are "
-                "probabilities, give them as such (from_probs, or the name 'probs' in a file)",
+                f"every row of these logits lies in [0, 1]{' and sums to one' * self._sums_to_one}"
+                f": if they are probabilities, give them as such (from_probs, "
+                "is_logits=False, or the name 'probs' in a file)",
                 stacklevel=5,
             )
         if self._nan.count:
@@ -141,6 +151,8 @@ class ScoreCheck:
                 "if these are logits, use from_logits, kind='logits' for a bare array, or the "
                 "name 'logits' (columns logit_k) in a file"
             )
+            if not self._is_negative:
+                advice = f"if these are scores above 0, divide each row by its sum; {advice}"
             if self._is_percent:
                 advice = "if these are percentages, divide them by 100"
             if self._all_negative:
@@ -185,8 +197,8 @@ def check_labels(labels: Array, num_classes: int, ignore_index: int | None) -> N
     if bad_count:
         shown = first(sorted(values))
         raise InputError(
-            f"labels out of range: {bad_count} not in 0 to {num_classes - 1} "
-            f"(K = {num_classes} classes), values {shown}, in {fault}"
+            f"labels out of range: must lie in 0 to {num_classes - 1} (K = {num_classes} "
+            f"classes), found {shown} in {fault}"
             f"{_label_hint(values, lowest, num_classes)}"
         )
     if valid_count == 0:
