@@ -331,3 +331,16 @@ def test_worse_among_many_metrics_needs_to_stand_after_holm():
     assert not found.is_worse("nll")
     sure = replace(hint, p_value=0.001)
     assert replace(found, differences={**found.differences, "nll": sure}).is_worse("nll")
+
+
+def test_events_of_two_names_are_refused_and_one_without_a_name_is_not():
+    """A model of churn was compared with a model of fraud without a word."""
+    rng = np.random.default_rng(0)
+    p = rng.random(200)
+    y = rng.random(200) < p
+    fraud = Predictions.from_events(p, y, event="fraud", name="old")
+    churn = Predictions.from_events(p, y, event="churn", name="new")
+    with pytest.raises(InputError, match=r"old holds fraud, new churn.*--event"):
+        compare(fraud, churn, metrics=["nll"], resamples=100)
+    unnamed = Predictions.from_events(p, y, name="new")
+    assert compare(fraud, unnamed, metrics=["nll"], resamples=100).event == "fraud"

@@ -990,6 +990,11 @@ def _pair_rows(
         raise InputError(
             f"both sets must be of the same kind: {a.name} holds {a.task}, {b.name} {b.task}"
         )
+    if a.event != b.event and "event" not in (a.event, b.event):
+        raise InputError(
+            f"both sets must be of the same event: {a.name} holds {a.event}, {b.name} {b.event}; "
+            "if these are two names of one event, give both the same (event=, --event)"
+        )
     notes: tuple[str, ...] = ()
     kept: NDArray[np.int64] | None = None
     if a.ids is not None and b.ids is not None:
