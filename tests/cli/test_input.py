@@ -133,3 +133,64 @@ def test_missing_labels_are_named_with_options(command, tmp_path):
     assert result.exit_code == 2
     assert "no labels found" in result.stderr
     assert "with --label-column, or give a file of labels with --labels" in result.stderr
+
+
+@pytest.fixture(scope="module", params=["npz", "csv", "parquet"])
+def applied(folder, request, tmp_path_factory):
+    """Return what `apply` writes of own columns: scores and labels with the usual names."""
+    out = tmp_path_factory.mktemp("applied")
+    own = ("--score-columns", "p_", "--label-column", "truth", "--probs")
+    calibrator = out / "c.safetensors"
+    fit = ("fit", folder / "classes.csv", *own, "--method", "temperature", "-o", calibrator, "-q")
+    assert run_command(*fit).exit_code == 0
+    file = out / f"after.{request.param}"
+    done = run_command("apply", calibrator, folder / "classes.csv", *own, "-o", file)
+    assert done.exit_code == 0, done.output
+    return file
+
+
+def test_own_columns_are_compared_with_what_apply_wrote_of_them(folder, applied):
+    own = ("--score-columns", "p_", "--label-column", "truth", "--probs", "-m", "nll", "--json")
+    for pair in ((folder / "classes.csv", applied), (applied, folder / "classes.csv")):
+        differences = read_json(run_command("compare", *pair, *own))["differences"]
+        sign = 1 if pair[0] == applied else -1
+        assert sign * differences["nll"]["difference"] > 0  # uniform scores over random labels
+    both = run_command("compare", applied, applied, *own)
+    assert both.exit_code == 2  # no file has the columns: they are mistyped
+
+
+def test_ids_with_a_name_of_their_own_need_be_in_one_file_only(folder, tmp_path):
+    rng = np.random.default_rng(1)
+    rows = Predictions.from_probs(
+        rng.dirichlet(np.ones(3), 200), np.arange(200) % 3, ids=np.arange(200)
+    )
+    rows.write(tmp_path / "rows.npz")
+    sites = pd.DataFrame({"case": np.arange(200), "site": np.where(np.arange(200) < 120, "e", "w")})
+    sites.sample(frac=1, random_state=0).to_csv(tmp_path / "sites.csv", index=False)
+    given = ("--groups", tmp_path / "sites.csv", "--id-column", "case", "--group-column", "site")
+    groups = read_json(run_command("evaluate", tmp_path / "rows.npz", *given, *FAST))["groups"]
+    assert [(each["value"], each["num_rows"]) for each in groups["groups"]] == [
+        ("e", 120),
+        ("w", 80),
+    ]
+    rule = ("--max-error", "0.9", "-o", tmp_path / "r.safetensors")
+    done = run_command("decide", tmp_path / "rows.npz", *given, *rule)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_table_of_semicolons_and_one_without_labels_are_told_what_they_are(folder, tmp_path):
+    frame = pd.read_csv(folder / "classes.csv")
+    frame.to_csv(tmp_path / "semi.csv", index=False, sep=";")
+    frame.drop(columns="truth").to_csv(tmp_path / "new.csv", index=False)
+    own = ("--score-columns", "p_", "--label-column", "truth", "--probs")
+    semi = run_command("evaluate", tmp_path / "semi.csv", *own)
+    assert "separated by commas, not by ';'" in " ".join(semi.stderr.split())
+    new = run_command("evaluate", tmp_path / "new.csv", *own)
+    assert "leave --label-column out" in " ".join(new.stderr.split())
+
+
+def test_fail_on_bound_without_a_limit_is_refused(folder):
+    own = ("--score-columns", "p_", "--label-column", "truth", "--probs")
+    result = run_command("evaluate", folder / "classes.csv", *own, "--fail-on", "bound")
+    assert result.exit_code == 2
+    assert "--fail-on bound requires a limit" in result.stderr

@@ -118,9 +118,10 @@ def adapt(
             prevalence=options.read_prevalence(prevalence, "--prevalence"),
         )
     else:
+        inputs, other = inputs.fit_files(source, target)
         old = inputs.read(source, quiet=quiet)
         # TARGET need not have labels.
-        unlabelled = replace(inputs, labels=None, label_column=None, ignore_index=None)
+        unlabelled = replace(other, labels=None, label_column=None, ignore_index=None)
         new = None if target is None else unlabelled.read(target, quiet=quiet)
         try:
             effect = evaluate_unlabelled(

@@ -139,8 +139,8 @@ def compare(
         raise InputError("--fail-groups requires --groups or --group-column")
     about = RecordOptions(title, model_version, date, in_use)
     about.check(report)
-    first, members = read_grouped(a, inputs, groups, group_column, quiet=False)
-    second = inputs.read(b)
+    first, members = read_grouped(a, inputs, groups, group_column, quiet=False, beside=b)
+    second = inputs.fit_files(b, groups, a)[0].read(b)
     pos_label = inputs.find_positive(first)
     if first.name == second.name:
         first, second = replace(first, name=str(a)), replace(second, name=str(b))

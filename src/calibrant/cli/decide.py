@@ -260,18 +260,29 @@ def read_grouped(
     group_column: str | None,
     *,
     quiet: bool,
+    beside: Path | None = None,
 ) -> tuple[Predictions, Any]:
-    """Read predictions and the group of each row; None without groups."""
+    """Read predictions and the group of each row; None without groups.
+
+    Args:
+        files: The files of predictions.
+        inputs: The options that name columns.
+        groups: The file of groups.
+        group_column: The column of groups.
+        quiet: Whether to show no status.
+        beside: Another file of predictions that the same options are for.
+    """
     from calibrant.evaluation import read_groups
     from calibrant.evaluation.groups.files import GroupColumn, check_groups
 
     column = group_column if groups is None else None
-    predictions, columns = inputs.read_with_columns(files, (column,) if column else (), quiet=quiet)
+    own, other, _ = inputs.fit_files(files, groups, beside)
+    predictions, columns = own.read_with_columns(files, (column,) if column else (), quiet=quiet)
     if column is not None:
         return predictions, check_groups(GroupColumn(column, columns[column]), predictions)
     if groups is None:
         return predictions, None
-    group_names = read_groups(groups, group_column, inputs.id_column)
+    group_names = read_groups(groups, group_column, other.id_column)
     return predictions, check_groups(group_names, predictions)
 
 
@@ -452,11 +463,10 @@ def _read_with_names(
     from calibrant.evaluation.groups.files import match_names
 
     column = group_column if groups is None else None
-    predictions, columns = inputs.read_with_columns(file, (column,) if column else (), quiet=quiet)
+    own, other = inputs.fit_files(file, groups)
+    predictions, columns = own.read_with_columns(file, (column,) if column else (), quiet=quiet)
     if column is not None:
         return predictions, columns[column]
     if groups is None:
         return predictions, None
-    return predictions, match_names(
-        read_groups(groups, group_column, inputs.id_column), predictions
-    )
+    return predictions, match_names(read_groups(groups, group_column, other.id_column), predictions)

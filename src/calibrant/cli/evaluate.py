@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -204,6 +203,11 @@ def evaluate(
                 "--prevalence": prevalence,
             },
         )
+    if fail_on == "bound" and not (fail_above or fail_below or fail_verdict or fail_groups):
+        raise InputError(
+            "--fail-on bound requires a limit: --fail-above, --fail-below, --fail-verdict or "
+            "--fail-groups"
+        )
     if fail_groups and groups is None and not group_column:
         raise InputError("--fail-groups requires --groups or --group-column")
     if group_column and len(group_column) > 1:
@@ -219,8 +223,9 @@ def evaluate(
     column = group_column[0] if group_column else None
     group_values = None
     if groups is not None:
-        group_values = read_groups(groups, column, inputs.id_column)
-        inputs, column = replace(inputs, id_column=None), None  # they were those of --groups
+        inputs, other = inputs.fit_files(source, groups)
+        group_values = read_groups(groups, column, other.id_column)
+        column = None  # of --groups
     elif column is None and file is not None and on is None and are_harness_logs(file):
         column = "task"
     shards = None

@@ -238,12 +238,13 @@ def rank(
     """Fit every calibrator and rank them on rows they were not fitted on."""
     from calibrant.calibrators.rank import rank as rank_calibrators
 
+    own, other = inputs.fit_files(val, test)
     console = make_console(stderr=True)
     with console.status("fitting") as status:
         show = status.update if console.is_terminal else console.print  # a log gets a line each
         ranking = rank_calibrators(
-            _read_scores(val, inputs, "rank"),
-            None if test is None else _read_scores(test, inputs, "rank"),
+            _read_scores(val, own, "rank"),
+            None if test is None else _read_scores(test, other, "rank"),
             methods=method,
             splits=splits,
             seed=seed,

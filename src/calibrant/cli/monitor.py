@@ -131,10 +131,11 @@ def monitor(
     from calibrant.monitor import Monitor
 
     first = None
+    own, *others = inputs.fit_files(baseline, *(append or ()))
     if baseline is not None:
         first = _read_baseline(
             baseline,
-            inputs,
+            own,
             groups=None if append else groups,
             group_column=group_column,
             view=view,
@@ -144,9 +145,9 @@ def monitor(
     lines = []
     with Monitor.update(state, create=first) as watched:
         _check_same_plan(watched, first, tolerance, alpha)
-        for file in append or ():
+        for file, own in zip(append or (), others, strict=True):
             lines.append(
-                str(_append(watched, file, inputs, groups, group_column, name=name, when=when))
+                str(_append(watched, file, own, groups, group_column, name=name, when=when))
             )
         if merge:
             lines += watched.merge(*(Monitor.load(other) for other in merge))
@@ -203,12 +204,13 @@ def _read(
     from calibrant.evaluation.groups.files import GroupColumn, check_groups
 
     column = group_column if groups is None else None
+    inputs, other = inputs.fit_files(file, groups)
     predictions, columns = inputs.read_with_columns(file, [column] if column else (), quiet=True)
     if column is not None:
         return predictions, GroupColumn(column, columns[column])
     if groups is None:
         return predictions, None
-    values: GroupColumn = read_groups(groups, group_column, inputs.id_column)
+    values: GroupColumn = read_groups(groups, group_column, other.id_column)
     return predictions, check_groups(values, predictions)
 
 
@@ -229,7 +231,8 @@ def _append(
 
     column = group_column if groups is None else None
     extra = [column] if column else []
-    batch_inputs = replace(inputs, labels=None)
+    batch_inputs, of_labels, of_groups = inputs.fit_files(file, inputs.labels, groups)
+    batch_inputs = replace(batch_inputs, labels=None)
     if (
         watched.ledger.plan.task == "events"
         and batch_inputs.event is None
@@ -267,12 +270,12 @@ def _append(
             inputs.labels,
             predictions,
             label_column=inputs.label_column,
-            id_column=inputs.id_column,
+            id_column=of_labels.id_column,
         )
         labels = settle(values, predictions, inputs.pos_label)
     members: Any = None
     if groups is not None:
-        members = _match_groups(groups, group_column, inputs.id_column, predictions)
+        members = _match_groups(groups, group_column, of_groups.id_column, predictions)
     elif column is not None:
         members = GroupColumn(column, columns[column])
     return watched.append(predictions, labels=labels, groups=members, name=name, when=when)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -200,6 +200,48 @@ class InputOptions:
             f"--pos-label {self.pos_label[:60]} is no class: give "
             f"{f'one of {first(names, 8)}' if names else 'its number'}"
         )
+
+    def fit_files(self, *files: Path | Sequence[Path] | None) -> list[InputOptions]:
+        """Return the options of each of several files that one command reads; None is no file.
+
+        Columns that are named need not be in all of them. If another file has the score columns,
+        one with scores of the usual names (such as `calibrant apply` writes) is read by these; and
+        if another file has the column of ids, one without it is read by its own ids, if any.
+        """
+        from calibrant.predictions.columns import has_scores, has_usual_scores
+        from calibrant.predictions.read import list_names
+
+        if self.score_columns is None and self.id_column is None:
+            return [self] * len(files)
+        listed = [None if file is None else list_names(file) for file in files]
+        held = [names for names in listed if names is not None]
+        wanted, ids = self.score_columns, self.id_column
+        found_scores = wanted is not None and any(has_scores(names, wanted) for names in held)
+        found_ids = any(ids in names for names in held)
+        fitted = []
+        for names in listed:
+            own = self
+            if names is not None and found_ids and ids not in names:
+                own = replace(own, id_column=None)
+            if (
+                names is not None
+                and wanted is not None
+                and found_scores
+                and has_usual_scores(names)
+                and not has_scores(names, wanted)
+            ):
+                own = own._leave_out(names)
+            fitted.append(own)
+        return fitted
+
+    def _leave_out(self, names: Sequence[str]) -> InputOptions:
+        """Return the options without the score columns, and without others not in this file."""
+        columns = {
+            name: getattr(self, name) if getattr(self, name) in names else None
+            for name in ("label_column", "weight_column", "cluster_column")
+        }
+        positive = None if columns["label_column"] is None else self.pos_label
+        return replace(self, score_columns=None, logits=None, pos_label=positive, **columns)
 
     def read(self, files: Path | Sequence[Path], *, quiet: bool = False) -> Predictions:
         """Read a file, a glob, a folder of Parquet files, or several of these as one set."""

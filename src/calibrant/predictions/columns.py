@@ -125,7 +125,7 @@ def choose_columns(
     asked = [options.weight, options.cluster, options.id, *(label or ()), *options.extra]
     for name in asked:
         if name is not None and name not in present:
-            raise _no_column(name, names)
+            raise _no_column(name, names, is_label=name in (label or ()))
     if options.scores is None:
         chosen = _choose_usual(names, present, notes)
     else:
@@ -154,9 +154,14 @@ def _split_names(written: str | Sequence[str], present: set[str]) -> list[str]:
     return [name.strip() for name in written.split(",") if name.strip()]
 
 
-def _no_column(name: str, names: Sequence[str]) -> InputError:
+def _no_column(name: str, names: Sequence[str], *, is_label: bool = False) -> InputError:
     near = difflib.get_close_matches(name, names[:1000], n=3)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    separators = [mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]]
+    if separators:
+        hint = f" The columns of a .csv are separated by commas, not by {separators[0]!r}."
+    elif is_label and not near:
+        hint = " If these rows have no labels, leave label_column= out."
     return InputError(
         f"no column is called {name!r}; found {first(map(repr, names), 12) or 'none'}.{hint}"
     )
@@ -197,6 +202,20 @@ def _number_columns(matches: Iterable[re.Match[str]], stem: str) -> list[str]:
             f"columns missing between {stem}_0 and {stem}_{max(numbers)}: {first(islice(gaps, 6))}"
         )
     return [f"{stem}_{k}" for k in range(len(numbers))]
+
+
+def has_scores(names: Sequence[str], given: str) -> bool:
+    """Return whether a file with these names has the score columns that the caller names."""
+    present = set(names)
+    columns = _split_names(given, present)
+    if len(columns) > 1:
+        return set(columns) <= present
+    return any(name.startswith(columns[0]) for name in names) if columns else False
+
+
+def has_usual_scores(names: Sequence[str]) -> bool:
+    """Return whether a file with these names has scores with a usual name."""
+    return any(name in (*KINDS, *EVENT_SCORES) or _CLASS_SCORES.fullmatch(name) for name in names)
 
 
 def _choose_named(

@@ -308,6 +308,28 @@ def count_rows(path: str | os.PathLike[str]) -> int:
         return _longest(loaded) if isinstance(loaded, dict) else len(loaded)
 
 
+def list_names(path: Paths) -> list[str] | None:
+    """Return the names of the columns or arrays of a file, or of the first of several.
+
+    None if the file has no names, or none that can be listed without reading it.
+    """
+    if str(path).startswith(PREFIX):
+        return None
+    file = check_file(find_files(path)[1][0], (*ENDINGS, *LABEL_ENDINGS))
+    with explain_read_errors(file):
+        ending = find_ending(file)
+        if ending == ".jsonl" and is_harness_log(file):
+            return None
+        if ending in TABLE_ENDINGS:
+            return list(open_table(file).names)
+        if ending == ".npz":
+            with load_npy(file) as archive:
+                return list(archive.files)
+        if ending == ".safetensors":
+            return list(read_safetensors(file))
+    return None
+
+
 def _longest(members: Mapping[str, Any]) -> int:
     """Return the number of rows of the scores, or of the longest array of a file without."""
     shapes = {
