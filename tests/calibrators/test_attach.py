@@ -186,3 +186,19 @@ def test_fitting_from_a_loader_takes_probabilities_and_marked_rows():
     assert made.summary_["rows"] == 80
     with pytest.raises(InputError, match="labels must lie in"):
         get("identity", from_logits=False).fit_loader(model, loader)
+
+
+def test_a_calibrator_of_probabilities_refuses_a_model_of_logits():
+    """It clipped the logits to [0, 1], and said nothing."""
+    rng = torch.Generator().manual_seed(0)
+    probs = torch.randn(300, 3, generator=rng).softmax(1)
+    labels = torch.multinomial(probs, 1, generator=rng).squeeze(1)
+    calibrator = get("temperature", from_logits=False).fit(probs, labels)
+    rows = torch.randn(6, 5, generator=rng)
+    layer = nn.Linear(5, 3)
+    with pytest.raises(InputError, match=r"fitted on probabilities \(from_logits=False\)"):
+        calibrant.attach(layer, calibrator)(rows)
+    fine = calibrant.attach(nn.Sequential(layer, nn.Softmax(1)), calibrator)
+    assert torch.allclose(fine(rows).sum(1), torch.ones(6))
+    program = torch.export.export(fine, (rows,))
+    assert torch.equal(program.module()(rows), fine(rows))

@@ -34,6 +34,7 @@ class Calibrated(nn.Module):
         super().__init__()
         self.model = model
         self.calibrator = calibrator
+        self._has_checked = False  # a first batch: whether these are probabilities, if wanted
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output with calibrated scores."""
@@ -47,11 +48,24 @@ class Calibrated(nn.Module):
     def _scores(self, scores: Tensor) -> Tensor:
         wide = self.calibrator.takes_features or self.calibrator.takes_labels
         single = scores.ndim == 2 and scores.shape[1] == 1 and not wide
+        self._check_first(scores.squeeze(1) if single else scores)
         mapped: Tensor = self.calibrator(scores.squeeze(1) if single else scores)
         if not self.calibrator.from_logits:
             alone = mapped.ndim == 1 or self.calibrator.takes_labels
             mapped = torch.sigmoid(mapped) if alone else torch.softmax(mapped, dim=1)
         return mapped.unsqueeze(1) if single else mapped
+
+    def _check_first(self, scores: Tensor) -> None:
+        """Raise if a calibrator of probabilities is given logits, which it would clip.
+
+        Only the first batch is looked at: a look at each would make a device wait.
+        """
+        if self.calibrator.from_logits or self._has_checked or not scores.numel():
+            return
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return
+        self.calibrator.check_values(scores.detach())
+        self._has_checked = True
 
 
 def attach(model: nn.Module, calibrator: Calibrator) -> Calibrated:
@@ -61,8 +75,9 @@ def attach(model: nn.Module, calibrator: Calibrator) -> Calibrated:
 
     Args:
         model: The model.
-        calibrator: The calibrator. One that is not fitted may be attached, to load its state,
-            but not called.
+        calibrator: The calibrator, fitted on scores of the same kind as the model gives: logits,
+            or probabilities (``from_logits=False``), which stay probabilities. One that is not
+            fitted may be attached, to load its state, but not called.
 
     >>> from calibrant import calibrators
     >>> fitted = calibrators.get("identity").fit(torch.eye(3), torch.arange(3))

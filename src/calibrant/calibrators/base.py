@@ -305,7 +305,7 @@ class Calibrator(nn.Module):
             for i in range(0, max(1, len(scores)), step):
                 part = scores[i : i + step]
                 mapped = self(part)  # which checks the shape
-                self._check_values(part, i)
+                self.check_values(part, i)
                 if bool(torch.isnan(mapped).any()):
                     rows = mapped.isnan().reshape(len(mapped), -1).any(1).nonzero().squeeze(1) + i
                     raise InputError(
@@ -315,8 +315,13 @@ class Calibrator(nn.Module):
                 parts.append(mapped)
         return torch.cat(parts) if isinstance(logits, Tensor) else torch.cat(parts).cpu().numpy()
 
-    def _check_values(self, scores: Tensor, start: int) -> None:
-        """Raise an error if scores are not what this calibrator takes."""
+    def check_values(self, scores: Tensor, start: int = 0) -> None:
+        """Raise an error if scores are not what this calibrator takes.
+
+        Args:
+            scores: Scores of some rows.
+            start: The number of the first row, for the message. Default: 0.
+        """
         if not scores.numel():
             return
         low, high = (float(value) for value in torch.aminmax(scores))
