@@ -191,3 +191,30 @@ def test_the_choice_helps_on_real_networks(data_folder, name):
     after = apply(calibrate(val, menu=[*CHEAP, "matrix"]), test)
     assert metrics.nll(after.array, after.labels) < metrics.nll(test.array, test.labels)
     assert metrics.ece(after.array, after.labels) < metrics.ece(test.array, test.labels)
+
+
+@pytest.mark.parametrize("labels", [np.zeros(200, int), np.ones(200, int)])
+@pytest.mark.parametrize("method", ["auto", "platt"])
+def test_rows_of_one_outcome_fit_no_calibrator(labels, method):
+    """A column without positives made a calibrator that says "never" of every row."""
+    score = np.random.default_rng(0).random(200)
+    with pytest.raises(InputError, match="a calibrator needs rows of another label"):
+        calibrate(Predictions.from_events(score, labels == 1), method=method)
+    with pytest.raises(InputError, match=f"every label is {labels[0]} of 200"):
+        calibrate(Predictions.from_probs(score, labels), method=method)
+
+
+def test_the_choice_of_many_labels_is_explained_label_by_label():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (400, 2))
+    labels = (rng.random((400, 2)) < 1 / (1 + np.exp(-logits / 2))).astype(int)
+    many = Predictions.from_multilabel(logits, labels, class_names=["cat", "dog"])
+    lines = str(calibrate(many).choice_).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["cat", "dog"]
+    assert all("On rows it was not fitted on" in line for line in lines)
+
+
+def test_questions_are_no_ragged_array():
+    fitted = get("temperature").fit(np.eye(3), np.arange(3))
+    with pytest.raises(InputError, match="from_options"):
+        fitted.predict_proba([np.zeros(2), np.zeros(3)])

@@ -18,6 +18,7 @@ from calibrant.calibrators.registry import CALIBRATORS, get, get_for_scores, kin
 from calibrant.calibrators.solvers.folds import assign_folds
 from calibrant.core.errors import InputError
 from calibrant.core.progress import progress_bar
+from calibrant.functional.arrays import as_numpy
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class Choice:
     shares: dict[str, float] = field(default_factory=dict)  # of methods, if a mixture is chosen
     task: str = "classes"  # or "events"
     num_clusters: int | None = None  # None if rows are independent
+
+    def __str__(self) -> str:
+        return self.explanation
 
     def to_frame(self) -> pd.DataFrame:
         """Return the candidates as a table, best likelihood first."""
@@ -217,6 +221,7 @@ def calibrate(
         return fit_by_label(held, fit, pool=pool)
     if pool is not None:
         raise InputError("pool is for many labels a row (Predictions.from_multilabel)")
+    _refuse_one_outcome(held)
     if method != "auto":
         return get_for_scores(method, from_logits=held.is_logits, **options).fit(held)
     two = held.task == "classes" and held.num_classes == 2 and not held.is_dense
@@ -249,6 +254,18 @@ def calibrate(
         calibrator.fit(held, task=task)
     calibrator.choice_ = choice
     return calibrator
+
+
+def _refuse_one_outcome(held: Predictions) -> None:
+    """Raise if all labels are the same: every map of the scores would then say so of any row."""
+    labels = as_numpy(held.known_labels).reshape(-1)
+    ignored = -1 if held.task == "events" else held.ignore_index
+    known = labels if ignored is None else labels[labels != ignored]
+    if held.num_options is None and len(known) > 1 and known.min() == known.max():
+        what = f"every label is {int(known[0])}"
+        if held.task == "events":
+            what = f"the event {'happens in every row' if known[0] else 'never happens'}"
+        raise InputError(f"{what} of {len(known):,}: a calibrator needs rows of another label, too")
 
 
 def _fit_blend(

@@ -352,14 +352,20 @@ def _describe_fit(calibrator: Calibrator) -> str:
 def show_choice(choice: Choice, console: Console) -> None:
     """Print which calibrator was chosen and why, and a table of the candidates."""
     console.print(choice.explanation, style="bold")
+    if not hasattr(choice, "candidates"):  # of many labels, each of which has its own
+        return
     console.print()
     table = make_table()
     table.add_column("method", style="cyan", no_wrap=True)
-    for heading in ("NLL", "± from best", "ECE", "±", "seconds"):
+    measured = ["nll", "nll_error"]
+    if any(candidate.ece == candidate.ece for candidate in choice.candidates):
+        measured += ["ece", "ece_error"]  # which a blend does not measure
+    headings = {"nll": "NLL", "nll_error": "± from best", "ece": "ECE", "ece_error": "±"}
+    for heading in (*(headings[name] for name in measured), "seconds"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for candidate in sorted(choice.candidates, key=lambda row: (row.nll != row.nll, row.nll)):
-        figures = (candidate.nll, candidate.nll_error, candidate.ece, candidate.ece_error)
+        figures = [getattr(candidate, name) for name in measured]
         cells = ["–" if value != value else f"{value:.4f}" for value in figures]
         remark = "chosen" if candidate.chosen else candidate.note
         table.add_row(candidate.method, *cells, f"{candidate.seconds:.2f}", remark)

@@ -109,7 +109,16 @@ def as_numpy(array: Any) -> NDArray[Any]:
         _refuse_mask(array)
         return array
     if not isinstance(array, Tensor):  # a list, or a column of pandas or polars
-        return np.asarray(array)
+        try:
+            return np.asarray(array)
+        except ValueError as error:
+            if "inhomogeneous" not in str(error):
+                raise
+            raise InputError(
+                "rows of different lengths make no array: give (N,K) scores; for questions with "
+                "different numbers of options make predictions (Predictions.from_options) and use "
+                "calibrators.apply"
+            ) from error
     array = array.detach().cpu()
     if array.dtype == torch.bfloat16:
         array = array.float()

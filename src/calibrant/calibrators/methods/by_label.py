@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -94,6 +94,21 @@ class ByLabel(Calibrator):
         return probs if isinstance(logits, Tensor) else probs.numpy()
 
 
+@dataclass(frozen=True)
+class LabelChoices:
+    """Why the calibrator of each label was chosen."""
+
+    labels: dict[str, Any]  # the `Choice` of each label; labels that share a calibrator share it
+
+    @property
+    def explanation(self) -> str:
+        """Return the choices in words, a line a label."""
+        return "\n".join(f"{name}: {choice.explanation}" for name, choice in self.labels.items())
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
 def fit_by_label(
     predictions: Predictions,
     fit: Callable[[Predictions], Calibrator],
@@ -138,6 +153,11 @@ def fit_by_label(
     calibrator.parts = nn.ModuleList(parts)
     calibrator.num_classes_ = torch.tensor(len(few), device=scores.device)
     calibrator.class_names_ = rows.class_names
+    if all(part.choice_ is not None for part in parts):
+        names = rows.class_names or [f"label {k}" for k in range(len(owners))]
+        calibrator.choice_ = LabelChoices(
+            {name: parts[owner].choice_ for name, owner in zip(names, owners, strict=True)}
+        )
     calibrator.summary_ = _summarise(calibrator, logits, labels, rows.weights, few)
     return calibrator
 
