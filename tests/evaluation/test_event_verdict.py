@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit, ndtri
 
-from calibrant import Predictions, evaluate
+from calibrant import Predictions, compare, evaluate
 from calibrant.core.errors import InputError
 from calibrant.evaluation import Tolerance
 from calibrant.report import render
@@ -310,3 +310,33 @@ def test_an_event_without_a_name_reads_as_english():
     verdict = evaluate(Predictions.from_events(p, y), **FEW).verdict
     assert "the event happens in" in verdict.headline
     assert "are events: frequency" in verdict.sentences[0]
+
+
+@pytest.mark.parametrize(("happened", "says"), [(False, "not happen in any"), (True, "in all")])
+def test_labels_that_are_all_the_same_are_doubted(happened, says):
+    p = np.random.default_rng(0).random(60)
+    evaluation = evaluate(Predictions.from_events(p, np.full(60, happened)), **FEW)
+    assert any(says in warning for warning in evaluation.warnings)
+    classes = Predictions.from_probs(np.stack((p, (1 - p) / 2, (1 - p) / 2), 1), [2] * 60)
+    warnings = evaluate(classes, metrics=["nll"], resamples=200).warnings
+    assert warnings == ("every label of 60 is 2: are these the right labels?",)
+
+
+def test_results_print_as_text():
+    """A print of an evaluation filled a screen with the insides of a dataclass."""
+    p, y = draw_boosted_scores()
+    rows = Predictions.from_events(p, y, event="fraud", name="scores")
+    evaluation = evaluate(rows, metrics=["nll"], groups=["a", "b"] * 160, resamples=200)
+    lines = str(evaluation).splitlines()
+    assert lines[0] == "scores: 320 rows"
+    assert lines[1] == evaluation.verdict.headline
+    assert lines[2].startswith("nll: 0.")
+    assert "95% interval" in lines[2]
+    assert str(evaluation.verdict).splitlines()[1:] == list(evaluation.verdict.sentences)
+    assert [line.partition(":")[0] for line in str(evaluation.groups).splitlines()[1:]] == [
+        "a",
+        "b",
+    ]
+    compared = str(compare(rows, rows, metrics=["nll"], resamples=100)).splitlines()
+    assert compared[0] == "no difference is shown in nll."
+    assert "difference +0" in compared[1]

@@ -280,6 +280,17 @@ class Comparison:
     def __iter__(self) -> Iterator[str]:
         return iter(self.differences)
 
+    def __str__(self) -> str:
+        """Return the headline, and a line for each figure."""
+        level = float(self.settings["confidence_level"])
+        lines = [self.headline]
+        for name, each in self.differences.items():
+            lines.append(
+                f"{name}: {each.a:.4g} to {each.b:.4g}, difference {each.difference:+.4g}, "
+                f"{level:.0%} interval {each.low:+.4g} to {each.high:+.4g}"
+            )
+        return "\n".join(lines)
+
     def __getitem__(self, name: str) -> Difference:
         if name not in self.differences:
             raise no_such("compared metric", name, list(self.differences))

@@ -324,7 +324,7 @@ def evaluate(
         tallies=make_tallies(tables, num_bins, units, confidence_level),
         verdict=verdict,
         groups=by_group,
-        warnings=(*_find_doubts(predictions), *leaks),
+        warnings=(*_find_doubts(predictions), *_find_one_outcome(predictions), *leaks),
         task=predictions.task,
         view="top" if event is None else "events",
         event=event,
@@ -568,6 +568,25 @@ def _find_doubts(predictions: Predictions) -> tuple[str, ...]:
     return (LIKE_PROBABILITIES,) if caught else ()
 
 
+def _find_one_outcome(predictions: Predictions) -> tuple[str, ...]:
+    """Return a warning if all of many labels are the same: the wrong column may have been read."""
+    if predictions.task == "multilabel" or predictions.is_lazy or predictions.labels is None:
+        return ()
+    labels = as_numpy(predictions.known_labels).reshape(-1)
+    ignored = -1 if predictions.task == "events" else predictions.ignore_index
+    known = labels if ignored is None else labels[labels != ignored]
+    if len(known) < _MANY_LABELS or known.min() != known.max():
+        return ()
+    rows = f"in any of {len(known):,} rows" if not known[0] else f"in all {len(known):,} rows"
+    if predictions.task == "events":
+        happens = "does not happen" if not known[0] else "happens"
+        return (f"the event {happens} {rows}: are these the right labels?",)
+    names = predictions.class_names
+    name = names[int(known[0])] if names else str(int(known[0]))
+    return (f"every label of {len(known):,} is {name}: are these the right labels?",)
+
+
+_MANY_LABELS = 50  # fewer may all be the same by chance
 _OF_LOG_ODDS = ("calibration_in_the_large", "calibration_slope", "calibration_intercept")
 
 

@@ -92,6 +92,17 @@ class Evaluation:
     def __iter__(self) -> Iterator[str]:
         return iter(self.figures)
 
+    def __str__(self) -> str:
+        """Return the verdict and the figures, a line each."""
+        lines = [f"{self.name}: {self.num_rows:,} rows"]
+        lines += [] if self.verdict is None else [self.verdict.headline]
+        for figure in self.figures.values():
+            interval = ""
+            if figure.low is not None and figure.high is not None:
+                interval = f", {self.level:.0%} interval {figure.low:.4g} to {figure.high:.4g}"
+            lines.append(f"{figure.name}: {figure.value:.4g}{interval}")
+        return "\n".join(lines)
+
     def __getitem__(self, name: str) -> Figure:
         if name not in self.figures:
             raise InputError(f"{name!r} was not computed; found {', '.join(self.figures)}")

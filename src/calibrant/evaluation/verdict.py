@@ -105,6 +105,9 @@ class Verdict:
     mean: float = float("nan")  # mean confidence; of events mean probability
     rate: float = float("nan")  # accuracy; of events frequency
 
+    def __str__(self) -> str:
+        return "\n".join((self.headline, *self.sentences))
+
     def with_sentences(self, *sentences: str) -> Verdict:
         """Return the verdict with more sentences at its end."""
         return replace(self, sentences=(*self.sentences, *sentences))

@@ -134,6 +134,15 @@ class Groups:
     unit: str = "row"  # what is independent: "row", "cluster" or "image"
     correction: str = "Holm"  # for the number of groups
 
+    def __str__(self) -> str:
+        """Return the summary, and a line for each group."""
+        lines = [self.headline]
+        for group in self.groups:
+            found = f", {group.finding}" if group.finding else ""
+            gap = f"{100 * group.gap:+.1f}"
+            lines.append(f"{group.value}: {group.num_rows:,} rows, gap {gap} points{found}")
+        return "\n".join(lines)
+
     def __getitem__(self, value: object) -> Group:
         for group in self.groups:
             if group.value == str(value):
