@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -109,3 +110,37 @@ def test_an_error_of_the_network_is_left_as_it_is(tmp_path):
     ):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
     assert caught.value.filename is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="asks a process by a signal of 0")
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
+    target = tmp_path / "map.safetensors"
+
+    def leave(process, age):
+        with replace_file(target) as temporary:
+            temporary.write_bytes(b"half")
+            mine = temporary.name
+        left = tmp_path / mine.replace(f"-{os.getpid()}-", f"-{process}-")
+        left.write_bytes(b"half")
+        os.utime(left, (time.time() - age,) * 2)
+        return left
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = {
+        "killed": leave(ended.pid, 3600),
+        "just killed": leave(ended.pid, 5),
+        "alive": leave(os.getppid(), 3600),
+    }
+    other = tmp_path / names["killed"].name.replace("map", "another")
+    other.write_bytes(b"half")
+    os.utime(other, (0, 0))
+    names["killed"].write_bytes(b"half")  # the writes above removed it
+    os.utime(names["killed"], (0, 0))
+    with replace_file(target) as temporary:
+        temporary.write_bytes(b"whole")
+    assert target.read_bytes() == b"whole"
+    assert not names["killed"].exists()
+    assert names["just killed"].exists()
+    assert names["alive"].exists()
+    assert other.exists()

@@ -9,14 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
+import time
 import uuid
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from calibrant.core.errors import InputError
 from calibrant.core.extras import require
 
+_STALE_SECONDS = 600
 _OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", -1)}
 
 
@@ -24,10 +28,13 @@ _OF_THE_DISK = {errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EROFS, getattr(errno
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` when the block ends without an error.
 
-    An error of the disk names ``path``, whichever library met it.
+    An error of the disk names ``path``, whichever library met it. What a killed process left of an
+    earlier write of the same file is removed.
     """
     target = path.resolve()  # a link keeps pointing where it did
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    _remove_stale(target)
+    mark = f"{_name_host()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    temporary = target.with_name(f".{target.name}.{mark}.tmp")
     try:
         yield temporary
         mask = os.umask(0)
@@ -44,6 +51,38 @@ def replace_file(path: Path) -> Iterator[Path]:
         raise OSError(number, says, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_stale(target: Path) -> None:
+    """Remove temporary files of ``target`` whose process has ended.
+
+    Only those of this host that nobody has written to for ten minutes: where hosts or containers
+    share a folder and a name, another's process cannot be looked up.
+    """
+    if os.name != "posix":  # elsewhere a signal of 0 is no question
+        return
+    shape = re.compile(rf"\.{re.escape(target.name)}\.{_name_host()}-(\d+)-[0-9a-f]{{12}}\.tmp")
+    with suppress(OSError):  # the write itself says what is wrong with the folder
+        for name in os.listdir(target.parent):
+            if (match := shape.fullmatch(name)) and not _is_running(int(match[1])):
+                stale = target.with_name(name)
+                with suppress(OSError):
+                    if time.time() - stale.stat().st_mtime > _STALE_SECONDS:
+                        stale.unlink()
+
+
+def _name_host() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _find_errno(error: Exception) -> int | None:
