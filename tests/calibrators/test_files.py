@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import calibrant
-from calibrant import calibrators
+from calibrant import Predictions, calibrators
 from calibrant.calibrators import export_onnx, export_program, get
 from calibrant.core.errors import InputError
 from tests.helpers.calibrator_cases import NAMES, ROWS, fit, fitted, overconfident, sample
@@ -345,6 +345,23 @@ def test_onnx_of_binary_scores_and_of_probabilities(tmp_path):
     made = fit("temperature", probs, labels, from_logits=False)
     path = quietly(export_onnx, made, tmp_path / "p.onnx")
     np.testing.assert_allclose(onnx_run(path, probs.numpy()), made(probs), atol=1e-5)
+
+
+@needs_onnx
+def test_onnx_takes_both_columns_of_a_binary_classifier_and_says_nothing(tmp_path, capfd):
+    """The exporter's remarks on its own code, and on torchvision, filled the terminal."""
+    rng = np.random.default_rng(0)
+    score = rng.random(300)
+    rows = Predictions.from_probs(score, (rng.random(300) < score).astype(int))
+    made = calibrant.calibrate(rows)
+    both = np.stack((1 - score, score), 1)[:5].astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        path = export_onnx(
+            made, tmp_path / "b.onnx", example=torch.from_numpy(both), probabilities=True
+        )
+    assert capfd.readouterr().err == ""
+    np.testing.assert_allclose(onnx_run(path, both), made.predict_proba(both), atol=1e-5)
 
 
 def test_an_unfitted_one_is_not_exported(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -68,7 +70,9 @@ def export_onnx(
         module: The calibrator, or the model with a calibrator.
         path: The file to write.
         example: Inputs, of two rows or more. Default: None (for a calibrator of rows: (N,K)
-            float32 logits).
+            float32 logits or probabilities, whichever it takes; (N,) for one of events or two
+            classes that `calibrate` fitted, where an example of (N,2) makes a file for both
+            columns of ``predict_proba``).
         probabilities: True appends the softmax (the logistic function for a binary score).
             Default: False (logits, as the module gives).
     """
@@ -79,7 +83,8 @@ def export_onnx(
     # A model that gives probabilities still gives them with a calibrator attached.
     makes_probabilities = isinstance(module, Calibrated) and not module.calibrator.from_logits
     whole = Probabilities(module) if probabilities and not makes_probabilities else module
-    program = export_program(whole, inputs)
+    with _quiet_exporter():
+        program = export_program(whole, inputs)
     names_in, names_out = _names(
         module, "probs" if probabilities or makes_probabilities else "logits"
     )
@@ -100,10 +105,26 @@ def export_onnx(
 
 
 @contextmanager
-def explain_exporter_errors() -> Iterator[None]:
-    """Turn an error of PyTorch's exporter into one that says what to do."""
+def _quiet_exporter() -> Iterator[None]:
+    """Keep the exporter's remarks on its own code from the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def explain_exporter_errors() -> Iterator[None]:
+    """Turn an error of PyTorch's exporter into one that says what to do; hide its remarks."""
+    try:
+        with _quiet_exporter():
+            yield
     except torch.onnx.OnnxExporterError as error:
         reason = str(error).partition("\n")[0]
         raise InputError(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -56,7 +52,7 @@ def export_onnx(rule: Rule, path: str | os.PathLike[str]) -> Path:
     outputs = _Outputs(rule).eval()
     batch = torch.export.Dim("batch")
     decided = "sets" if isinstance(rule, PredictionSets) else "accepted"
-    with torch.no_grad(), _quiet_exporter(), explain_exporter_errors():
+    with torch.no_grad(), explain_exporter_errors():
         program = torch.export.export(
             outputs, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs), strict=False
         )
@@ -72,21 +68,6 @@ def export_onnx(rule: Rule, path: str | os.PathLike[str]) -> Path:
         exported.save(str(temporary), external_data=False)
         _verify(temporary, outputs, inputs)
     return target
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Keep the exporter's remarks on its own code from the user."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _make_inputs(rule: Rule) -> tuple[tuple[Tensor, ...], list[str]]:
