@@ -72,8 +72,8 @@ def adapt(
         bool,
         typer.Option(
             "--force",
-            help="Go on where the estimate would be refused: classes that the scores do not tell "
-            "apart, or new scores that label shift does not explain.",
+            help="Write the result even if the estimate is refused: because the scores do not tell "
+            "classes apart, or label shift does not explain the new scores.",
         ),
     ] = False,
     output: Annotated[

@@ -173,22 +173,31 @@ def table_command(
     suite: SuiteFile = None,
     metric: Annotated[
         list[str] | None,
-        Flag("--metric", "-m", help="Columns. Default: the suite's metrics.", metavar="NAME"),
+        Flag(
+            "--metric",
+            "-m",
+            help="Show this metric as a column; repeatable. Default: the suite's metrics.",
+            metavar="NAME",
+        ),
     ] = None,
     by: Annotated[
         list[str] | None, Flag(help="Settings that separate blocks of rows.", metavar="SETTING")
     ] = None,
     calibrator: Annotated[
         list[str] | None,
-        Flag(help="Calibrators side by side; `none` is uncalibrated.", metavar="NAME"),
+        Flag(
+            help="Show this calibrator as a column; `none` is uncalibrated. Repeatable.",
+            metavar="NAME",
+        ),
     ] = None,
     method: Annotated[
-        list[str] | None, Flag(help="Rows. Default: all methods.", metavar="NAME")
+        list[str] | None,
+        Flag(help="Show this method as a row; repeatable. Default: all methods.", metavar="NAME"),
     ] = None,
     part: Annotated[
         str, Flag(help="Part of the rows: train, validation, test, or as in test:*:5.")
     ] = "test",
-    down: Annotated[str | None, Flag(help="Kind of the rows: method or calibrator.")] = None,
+    down: Annotated[str | None, Flag(help="What a row is: method or calibrator.")] = None,
     form: Annotated[
         str, Flag("--format", help="Format: markdown, latex, csv or html.")
     ] = "markdown",

@@ -43,8 +43,8 @@ CalibratorFile = Annotated[
     typer.Option(
         "--calibrator",
         "-c",
-        help="Calibrator for the scores to go through first, from `calibrant fit`. It becomes part "
-        "of the rule. Default: none, scores are taken as they are.",
+        help="Calibrator to apply to the scores first, from `calibrant fit`. It becomes part of "
+        "the output. Default: none, scores are taken as they are.",
         metavar="CALIBRATOR",
         show_default=False,
     ),
@@ -62,7 +62,10 @@ Output = Annotated[
 Onnx = Annotated[Path | None, typer.Option(help="Write the rule as ONNX, too.", metavar="OUT.onnx")]
 Level = Annotated[
     float,
-    typer.Option(help="How often, over draws of these rows, the promise holds.", metavar="NUMBER"),
+    typer.Option(
+        help="Probability that the promise holds, over random draws of these rows.",
+        metavar="NUMBER",
+    ),
 ]
 MaxWeight = Annotated[
     float | None,
@@ -90,30 +93,31 @@ def decide(
     max_error: Annotated[
         float | None,
         typer.Option(
-            help="Largest share of wrong rows among those accepted, such as 0.01; for events, of "
-            "rows in which it did not happen.",
+            help="Largest share of wrong rows among those accepted, such as 0.01. For events, a "
+            "row is wrong if the event did not happen.",
             metavar="NUMBER",
         ),
     ] = None,
     min_precision: Annotated[
         float | None,
         typer.Option(
-            help="For events and two classes: least share of accepted rows in which it happens.",
+            help="For events and two classes: smallest share of accepted rows in which the event "
+            "happens.",
             metavar="NUMBER",
         ),
     ] = None,
     min_recall: Annotated[
         float | None,
         typer.Option(
-            help="For events and two classes: least share of the events that are accepted.",
+            help="For events and two classes: smallest share of the events that is accepted.",
             metavar="NUMBER",
         ),
     ] = None,
     cost: Annotated[
         list[str] | None,
         typer.Option(
-            help="Accept where that costs least: false_alarm and miss for events, error and review "
-            "for classes, as in --cost error=20 --cost review=1.",
+            help="Choose the threshold that costs least: false_alarm and miss for events, error "
+            "and review for classes, as in --cost error=20 --cost review=1.",
             metavar="NAME=NUMBER",
         ),
     ] = None,
@@ -151,7 +155,7 @@ def decide(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find from which confidence on to accept rows, with a guarantee, and write the rule.
+    """Find the confidence from which rows are accepted, with a guarantee, and write the rule.
 
     Takes classes and events; many labels a row are taken one by one. Exits with code 3 if no
     threshold can keep the promise with so many rows.

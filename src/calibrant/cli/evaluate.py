@@ -154,7 +154,7 @@ def evaluate(
     on: Annotated[
         str | None,
         typer.Option(
-            help="Sum Parquet files where they lie, piece by piece, and merge the sums: in this "
+            help="Evaluate Parquet files in pieces that need not fit in memory together: in this "
             "process, or on a Ray cluster. FILE may then be an address, as in "
             "'s3://bucket/run/**/*.parquet'.",
             metavar="local|ray",
@@ -162,7 +162,9 @@ def evaluate(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Most pieces at a time on Ray. Default: one a core.", metavar="N"),
+        typer.Option(
+            min=1, help="Number of pieces at a time on Ray. Default: one per core.", metavar="N"
+        ),
     ] = None,
     plugins: options.Plugins = None,
     quiet: options.Quiet = False,
@@ -553,10 +555,7 @@ def _write_report(
 def show_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Print the verdict, a table of metrics with intervals, footnotes, and the groups."""
     kind = "probabilities" if evaluation.kind == "probs" else evaluation.kind
-    ignored = f" ({evaluation.num_ignored:,} ignored)" if evaluation.num_ignored else ""
-    rows = f"{evaluation.num_rows:,} row{'s' if evaluation.num_rows != 1 else ''}{ignored}"
-    classes = _describe_task(evaluation)
-    console.print(f"{evaluation.name}: {rows}, {classes}, {kind}", style="dim")
+    console.print(f"{evaluation.name}: {_describe_rows(evaluation)}, {kind}", style="dim")
     console.print()
     _show_verdict(evaluation, console)
     console.print(_make_metric_table(evaluation, narrow=console.width < _NARROW))
@@ -570,10 +569,19 @@ def show_evaluation(evaluation: Evaluation, console: Console) -> None:
         show_groups(evaluation.groups, console)
 
 
+def _describe_rows(evaluation: Evaluation) -> str:
+    """Say how many rows were judged, and of what."""
+    judged, ignored = evaluation.num_rows, evaluation.num_ignored
+    if evaluation.task == "multilabel":  # whose numbers count labels
+        missing = f" ({ignored:,} of {judged + ignored:,} missing)" if ignored else ""
+        rows = (judged + ignored) // evaluation.num_classes
+        return f"{rows:,} rows of {evaluation.num_classes:,} labels{missing}"
+    left_out = f" ({ignored:,} ignored)" if ignored else ""
+    return f"{judged:,} row{'s' if judged != 1 else ''}{left_out}, {_describe_task(evaluation)}"
+
+
 def _describe_task(evaluation: Evaluation) -> str:
-    """Say what is judged: classes, events or labels."""
-    if evaluation.task == "multilabel":
-        return f"{evaluation.num_classes:,} labels"
+    """Say what is judged: classes or events."""
     if evaluation.event is not None:
         return describe_events(evaluation.event)
     if evaluation.num_options is not None:

@@ -173,7 +173,7 @@ def apply(
 ) -> None:
     """Apply a calibrator, and write calibrated predictions as logits; or a rule, as a table.
 
-    Predictions without labels are written without labels. The table of a rule has a line a row:
+    Predictions without labels are written without labels. The table of a rule has one line per row:
     id, prediction, probability, and whether it is accepted, or its set of classes. --seed is for
     aps sets, which need random numbers.
     """

@@ -36,7 +36,7 @@ def monitor(
     state: Annotated[
         Path,
         typer.Argument(
-            help="State file (.json); made if it does not exist.",
+            help="State file (.json); created if it does not exist.",
             metavar="STATE.json",
             show_default=False,
         ),

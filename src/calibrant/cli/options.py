@@ -115,8 +115,8 @@ LabelColumn = Annotated[
 ScoreColumns = Annotated[
     str | None,
     typer.Option(
-        help="Score columns, one a class: A,B,C, or the prefix of their names. A single column is "
-        "the score of an event. Weights and clusters then count only if their columns are named.",
+        help="Score columns, one per class: A,B,C, or the prefix of their names. A single column "
+        "is the score of an event. Weights and clusters then count only if these are named.",
         metavar="NAMES",
     ),
 ]

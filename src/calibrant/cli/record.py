@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Title = Annotated[
     str | None,
-    typer.Option(help="Heading of the report. Default: the name of FILE.", metavar="TEXT"),
+    typer.Option(
+        help="Heading of the report. Default: the names of the predictions.", metavar="TEXT"
+    ),
 ]
 ModelVersion = Annotated[
     str | None,
