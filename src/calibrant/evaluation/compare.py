@@ -1004,7 +1004,7 @@ def _pair_rows(
     if a.event != b.event and "event" not in (a.event, b.event):
         raise InputError(
             f"both sets must be of the same event: {a.name} holds {a.event}, {b.name} {b.event}; "
-            "if these are two names of one event, give both the same (event=, --event)"
+            "if these are two names of one event, give both the same by event="
         )
     notes: tuple[str, ...] = ()
     kept: NDArray[np.int64] | None = None

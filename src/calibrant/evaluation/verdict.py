@@ -601,8 +601,9 @@ def _describe_ratio(
     level: float,
 ) -> str:
     what = _NAMES.get(event, f"are events of {event}")
+    rows = f"{num_rows:,} labels" if event == "label" else format_rows(num_rows)
     text = (
-        f"Of {format_rows(num_rows)}, {num_events:,} {what}: frequency "
+        f"Of {rows}, {num_events:,} {what}: frequency "
         f"{percent(rate)}, mean probability {percent(mean)}"
     )
     if ratio is None:

@@ -173,7 +173,7 @@ class Ledger:
             raise InputError(f"{path}: is a directory, expected a state file of the monitor")
         if not path.exists():
             raise InputError(
-                f"{path}: no such state file; begin one with --baseline (Monitor(...))"
+                f"{path}: no such state file; make one with --baseline, or Monitor(baseline)"
             )
         with explain_read_errors(path):
             if path.stat().st_size > _LARGEST:
