@@ -504,7 +504,8 @@ def write_python() -> str:
     """Return every public name of every public package."""
     parts = [
         f"{NOTE}# Python",
-        "Every public function and class. Methods have pages of their own: "
+        "Every public function and class. On the site each line below becomes its description; "
+        "without it, `help(calibrant.evaluate)` shows the same. Methods have pages of their own: "
         "[losses](losses/index.md), [metrics](metrics/index.md), "
         "[calibrators](calibrators/index.md), [recipes](recipes/index.md).",
     ]
