@@ -404,3 +404,39 @@ def test_a_million_events_are_read_in_seconds(tmp_path):
     start = time.perf_counter()
     Predictions.read(path)
     assert time.perf_counter() - start < 4
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "pos_label", "event"),
+    [
+        ("diagnosis", ["malignant", "benign"], "malignant", "malignant"),
+        ("label", ["spam", "ham"], "spam", "spam"),
+        ("is_fraud", ["yes", "no"], "yes", "is_fraud"),
+        ("churn", ["1", "0"], "1", "churn"),
+        ("label", ["Yes", "No"], "Yes", "event"),
+    ],
+)
+def test_the_event_is_named_by_the_value_that_means_it(column, values, pos_label, event):
+    """ "diagnosis happens in 37% of rows" was no English."""
+    frame = pd.DataFrame({"score": [0.9, 0.2], column: values})
+    options = {"kind": "probs", "score_columns": "score", "label_column": column}
+    made = Predictions.from_frame(frame, **options, pos_label=pos_label)
+    assert (made.event, made.labels.tolist()) == (event, [1, 0])
+    named = Predictions.from_frame(frame, **options, pos_label=pos_label, event="relapse")
+    assert named.event == "relapse"
+
+
+def test_a_set_of_several_files_is_called_after_their_folder(tmp_path):
+    (tmp_path / "weeks").mkdir()
+    for week in (1, 2):
+        frame = pd.DataFrame({"probability": [0.9, 0.2], "happened": [1, 0]})
+        frame.to_csv(tmp_path / "weeks" / f"{week}.csv", index=False)
+    assert Predictions.read(str(tmp_path / "weeks" / "*.csv")).name == "weeks"
+
+
+@pytest.mark.parametrize(("ending", "advice"), [(".json", ".jsonl"), (".tsv", "commas for tabs")])
+def test_endings_that_are_nearly_read_say_what_to_write(tmp_path, ending, advice):
+    file = tmp_path / f"scores{ending}"
+    file.write_text("[]")
+    with pytest.raises(InputError, match=advice):
+        Predictions.read(file)

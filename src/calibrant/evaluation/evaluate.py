@@ -586,6 +586,7 @@ def _find_one_outcome(predictions: Predictions) -> tuple[str, ...]:
     return (f"every label of {len(known):,} is {name}: are these the right labels?",)
 
 
+_ROUNDING = 1e-14  # a bound that is as near to 0 is 0
 _MANY_LABELS = 50  # fewer may all be the same by chance
 _OF_LOG_ODDS = ("calibration_in_the_large", "calibration_slope", "calibration_intercept")
 
@@ -617,6 +618,7 @@ def make_figure(
     low, high, corrected, note = None, None, None, None
     if interval is not None:
         low, high, corrected = interval.low, interval.high, interval.estimate
+        low = 0.0 if 0 < low < _ROUNDING else low
     if number := count_infinite(state):
         note = f"{number:,} row{'s' if number > 1 else ''} gave the true class probability 0"
     elif measure.kind == "calibration" and high is not None and value > high:

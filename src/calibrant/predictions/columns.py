@@ -30,6 +30,8 @@ _EXPECTED = (
 )
 # Names of an outcome that do not say what happened.
 _ANY_OUTCOME = ("label", "labels", "happened", "outcome", "target", "y", "y_true")
+# Values of a label column that say that it happened, not what.
+_ANSWERS = ("yes", "y", "true", "t", "positive", "pos", "correct", "right", "case", "event")
 _SEPARATORS = "_-.: "
 _TRUE_FALSE = {"true": 1, "false": 0, "1": 1, "0": 0}
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -308,7 +310,15 @@ def _choose_task(chosen: Selection, options: ColumnNames, notes: Mapping[str, An
     chosen.class_names = None
     outcome = labels[0] if labels else "happened"
     default = "event" if outcome in _ANY_OUTCOME else outcome
+    if isinstance(options.pos_label, str) and not _is_answer(options.pos_label):
+        default = options.pos_label  # a column "diagnosis" does not happen, "malignant" does
     chosen.event = options.event or notes.get("event") or default
+
+
+def _is_answer(value: str) -> bool:
+    """Return whether a value of a label column only says yes or no to what the column asks."""
+    text = value.strip().lower()
+    return text in _ANSWERS or not any(letter.isalpha() for letter in text)
 
 
 def _check_unknown(names: Sequence[str], chosen: Selection, known: Iterable[str]) -> None:

@@ -60,9 +60,14 @@ def check_file(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
     if not file.exists():
         raise InputError(f"{file}: no such file")
     if file.suffix.lower() not in endings and not file.name.lower().endswith(endings):
+        advice = {
+            ".json": "; write one object a line (.jsonl)",
+            ".tsv": "; write commas for tabs (.csv)",
+        }
         raise InputError(
             f"{file}: unsupported ending {file.suffix or '(none)'!r}, "
-            f"expected one of {', '.join(endings)}"
+            f"expected {'one of ' * (len(endings) > 1)}{', '.join(endings)}"
+            f"{advice.get(file.suffix.lower(), '')}"
         )
     return file
 

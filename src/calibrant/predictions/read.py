@@ -144,7 +144,8 @@ def read_contents(
         ending = find_ending(path)
         contents.name = path.name.removesuffix(ending) if ending == ".csv.gz" else path.stem
         if len(files) > 1:
-            contents.name = path.name
+            is_glob = glob.has_magic(path.name)
+            contents.name = (is_glob and path.absolute().parent.name) or path.name
     contents.kind = agree_kind(contents.kind, kind)
     if labels is not None:
         # Labels that lie beside an .npy may be replaced; labels inside a file may not.
