@@ -217,6 +217,9 @@ def test_no_threshold_says_how_many_more_rows_would_do():
     hopeless = Predictions.from_logits(logits, np.arange(3_000) % 3)
     with pytest.raises(NoThresholdError, match="more would hardly help"):
         calibrant.decide(hopeless, max_error=0.05)
+    nearly = Predictions.from_logits(logits.repeat(10, 0), (np.arange(30_000) < 1_499).astype(int))
+    with pytest.raises(NoThresholdError, match="more would hardly help"):  # not 100,000,000 rows
+        calibrant.decide(nearly, max_error=0.05)
     few = make_events(60)
     with pytest.raises(NoThresholdError, match="rows with the event; about"):
         calibrant.decide(few, min_recall=0.99)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
+_MOST_MORE = 1_000  # times the rows at hand: what may be asked for
 COSTS = {"classes": ("error", "review"), "events": ("false_alarm", "miss")}
 
 
@@ -491,7 +492,12 @@ def _explain_none(terms: Terms, parts: list[Part], rows: Calibrated) -> str:
     start = f"no threshold can promise {what} with {level} confidence with these {number:,} {unit}"
     if len(parts) > 1:
         start += f" in any of {len(parts)} {'classes' if terms.by == 'class' else 'groups'}"
-    hopeful = [part.more_rows for part in parts if part.more_rows is not None]
+    # A thousand times the rows extrapolates from an error that is not told from the bound.
+    hopeful = [
+        part.more_rows
+        for part in parts
+        if part.more_rows is not None and part.more_rows <= _MOST_MORE * part.num_rows
+    ]
     # Of recall nothing is estimated for such rows.
     if not rows.design.is_plain and (hopeful or terms.target == "min_recall"):
         smaller = ", or a smaller bound on weight or cluster size,"
