@@ -62,7 +62,7 @@ class Calibrated(nn.Module):
         """
         if self.calibrator.from_logits or self._has_checked or not scores.numel():
             return
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             return
         self.calibrator.check_values(scores.detach())
         self._has_checked = True

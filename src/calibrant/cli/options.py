@@ -236,7 +236,7 @@ class InputOptions:
 
     def _leave_out(self, names: Sequence[str]) -> InputOptions:
         """Return the options without the score columns, and without others not in this file."""
-        columns = {
+        columns: dict[str, Any] = {
             name: getattr(self, name) if getattr(self, name) in names else None
             for name in ("label_column", "weight_column", "cluster_column")
         }
