@@ -340,3 +340,12 @@ def test_results_print_as_text():
     compared = str(compare(rows, rows, metrics=["nll"], resamples=100)).splitlines()
     assert compared[0] == "no difference is shown in nll."
     assert "difference +0" in compared[1]
+
+
+def test_a_class_whose_name_is_a_number_is_called_a_class():
+    """ "1 happens in 63% of rows" was no English; scikit-learn's classes are numbers."""
+    p, y = draw_boosted_scores()
+    two = Predictions.from_probs(np.stack((1 - p, p), 1), y.astype(int), class_names=["0", "1"])
+    evaluation = evaluate(two, **FEW)
+    assert evaluation.event == "class 1"
+    assert "class 1 happens in" in evaluation.verdict.headline

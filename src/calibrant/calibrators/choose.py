@@ -262,10 +262,11 @@ def _refuse_one_outcome(held: Predictions) -> None:
     ignored = -1 if held.task == "events" else held.ignore_index
     known = labels if ignored is None else labels[labels != ignored]
     if held.num_options is None and len(known) > 1 and known.min() == known.max():
-        what = f"every label is {int(known[0])}"
+        what = f"all {len(known):,} labels are {int(known[0])}"
         if held.task == "events":
-            what = f"the event {'happens in every row' if known[0] else 'never happens'}"
-        raise InputError(f"{what} of {len(known):,}: a calibrator needs rows of another label, too")
+            where = "all" if known[0] else "none of"
+            what = f"the event happens in {where} {len(known):,} rows"
+        raise InputError(f"{what}: a calibrator needs rows of both kinds")
 
 
 def _fit_blend(

@@ -423,7 +423,8 @@ def name_event(predictions: Predictions, positive: int) -> str:
     """Return what the judged probability is the probability of."""
     if predictions.event is not None:
         return predictions.event
-    return predictions.class_names[positive] if predictions.class_names else f"class {positive}"
+    name = predictions.class_names[positive] if predictions.class_names else str(positive)
+    return f"class {name}" if name.isdigit() else name
 
 
 def row_options(predictions: Predictions, positive: int | None) -> dict[str, Any]:

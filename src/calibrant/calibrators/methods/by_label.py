@@ -60,6 +60,10 @@ class ByLabel(Calibrator):
         """Return the calibrator of each label."""
         return tuple(cast(Calibrator, self.parts[owner]) for owner in self.owners)
 
+    def extra_repr(self) -> str:
+        """Return the number of labels; the parts show their methods."""
+        return f"{len(self.owners)} labels"
+
     def fit(self, *_: Any, **__: Any) -> Any:
         """Refuse: each label's method is chosen where the labels are known."""
         raise InputError("by_label is fitted by calibrate(predictions, method=...)")
