@@ -11,9 +11,10 @@ import torch
 from calibrant import losses, metrics
 from calibrant.bench import Store, Suite, collect_results, run_suite
 from calibrant.core.errors import InputError
+from calibrant.core.plugins import forget_plugins
 from calibrant.training import Config, train
+from calibrant.training.recipes import RECIPES
 from replication import gallery
-from replication.watched_training import BINS, Watched, compute_slopes
 
 pytestmark = pytest.mark.slow  # claims are judged by `make test-all`
 
@@ -21,8 +22,18 @@ CONFIG = Config(data="digits", model="mlp", epochs=3, device="cpu", validation=3
 GRADIENTS = {"plain": "cross_entropy", "ranked": "r_aurc(lam=1.0, strength=0.05)"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def watching():
+    """The module, imported late: its recipe is none of the package's, which other tests count."""
+    from replication import watched_training
+
+    yield watched_training
+    forget_plugins()
+    RECIPES.unregister("watched")
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, watching):
     """The same run, plain and watched."""
     options = {"gradients": GRADIENTS, "gradients_every": 2, "rows": 500}
     watched = CONFIG.changed(recipe="watched", recipe_options=options)
@@ -49,16 +60,16 @@ def test_test_rows_are_measured_after_every_epoch(runs):
     assert not any(name.startswith("test_") for name in runs[0].metrics[0])
 
 
-def test_gradients_are_means_of_bins_of_the_true_probability(runs):
-    lines = runs[1].metrics
+def test_gradients_are_means_of_bins_of_the_true_probability(runs, watching):
+    bins, lines = watching.BINS, runs[1].metrics
     with_gradients = [line["epoch"] for line in lines if "gradient:rows:0" in line]
     assert with_gradients == [1, 2, 3]  # the first, every second, and the last
     shares = {n: v for n, v in lines[-1].items() if n.startswith("gradient:rows:")}
     assert math.fsum(shares.values()) == pytest.approx(1)
-    for at in range(BINS):
+    for at in range(bins):
         value = lines[-1].get(f"gradient:plain:{at}")
         if value is not None:  # −1/p is between the bin's ends
-            assert -BINS / max(at, 1e-9) - 1e-6 <= value <= -BINS / (at + 1) + 1e-6
+            assert -bins / max(at, 1e-9) - 1e-6 <= value <= -bins / (at + 1) + 1e-6
             assert f"gradient:ranked:{at}" in lines[-1]
 
 
@@ -66,11 +77,11 @@ def test_gradients_are_means_of_bins_of_the_true_probability(runs):
     "text",
     ["cross_entropy", "focal(gamma=3)", "r_aurc(lam=1.0, strength=0.2, csf='neg_entropy')"],
 )
-def test_slopes_are_those_of_small_moves_along_the_simplex(text):
+def test_slopes_are_those_of_small_moves_along_the_simplex(text, watching):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
-    slopes = compute_slopes(logits, labels, text, batch_size=6)
+    slopes = watching.compute_slopes(logits, labels, text, batch_size=6)
     loss, p = losses.get(text, reduction="none"), torch.softmax(logits, 1)
     for row in range(6):
         values = []
@@ -82,7 +93,8 @@ def test_slopes_are_those_of_small_moves_along_the_simplex(text):
         assert float(slopes[row]) == pytest.approx((values[1] - values[0]) / 2e-6, rel=1e-4)
 
 
-def test_ranks_are_those_of_a_batch():
+def test_ranks_are_those_of_a_batch(watching):
+    compute_slopes = watching.compute_slopes
     generator = torch.Generator().manual_seed(1)
     logits, labels = torch.randn(8, 3, generator=generator), torch.arange(8) % 3
     text = "r_aurc(lam=1.0, strength=0.05)"
@@ -92,18 +104,18 @@ def test_ranks_are_those_of_a_batch():
     assert not torch.allclose(whole[:4], halves[:4])
 
 
-def test_certain_rows_have_finite_slopes():
+def test_certain_rows_have_finite_slopes(watching):
     logits = torch.tensor([[200.0, 0.0, 0.0], [0.0, 0.0, 200.0]])
-    slopes = compute_slopes(logits, torch.tensor([0, 0]), "cross_entropy", batch_size=2)
+    slopes = watching.compute_slopes(logits, torch.tensor([0, 0]), "cross_entropy", batch_size=2)
     assert float(slopes[0]) == pytest.approx(-1, rel=1e-4)
     assert torch.isfinite(slopes).all()
 
 
-def test_options_are_checked_before_training(tmp_path):
+def test_options_are_checked_before_training(tmp_path, watching):
     with pytest.raises(InputError, match="every must be a whole number"):
-        Watched(every=0)
+        watching.Watched(every=0)
     with pytest.raises(InputError, match="no loss is called 'focl'"):
-        Watched(gradients={"focal": "focl"})
+        watching.Watched(gradients={"focal": "focl"})
     config = CONFIG.changed(recipe="watched", average="ema")
     with pytest.raises(InputError, match="looks at plain weights"):
         train(config, tmp_path / "averaged")
