@@ -244,7 +244,7 @@ def test_rows_to_be_ignored_and_one_label_take_no_part():
     mixed = np.where(ignored < 0, np.arange(1000) % 6, labels)
     assert len(get_warnings(ignoring, mixed)) == 1
     constant = Predictions.from_probs(predictions.array, np.zeros(1000, dtype=int))
-    assert get_warnings(constant, np.arange(1000) % 4) == ()
+    assert not any("group" in text for text in get_warnings(constant, np.arange(1000) % 4))
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs"])
