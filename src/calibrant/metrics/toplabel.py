@@ -231,6 +231,9 @@ def smooth_calibration_error(
     return error(0.5 * (low + high))
 
 
+_SAME = 1e-12  # two ends of a search whose errors differ by less agree but for rounding
+
+
 def simulated_smooth_errors(score: Floats, residual: Floats, *, count: int = 512) -> Floats:
     """Compute `smooth_calibration_error` of many simulated sets at once, to about four digits.
 
@@ -259,8 +262,9 @@ def simulated_smooth_errors(score: Floats, residual: Floats, *, count: int = 512
     above = excess(high)
     last = np.zeros(len(grid))
     for _ in range(12):
-        middle = high - above * (high - low) / np.minimum(above - below, -1e-30)
-        middle = np.clip(middle, low, high)  # where both ends differ by rounding alone
+        fall = below - above
+        step = above * (high - low) / np.minimum(-fall, -1e-30)
+        middle = high - np.where(fall > _SAME, step, 0.0)
         value = excess(middle)
         upper = value <= 0
         again = np.where(upper, 1.0, -1.0) == last
