@@ -297,7 +297,7 @@ def test_a_candidate_whose_predictions_are_gone_is_trained_again(tmp_path):
 
 def test_what_cannot_be_chosen_from_is_an_error_and_not_silence(tmp_path):
     suite = Suite.parse(one_step().text.replace("validation: 300", "validation: 0"))
-    with pytest.raises(InputError, match="every candidate failed"):
+    with pytest.raises(InputError, match="no candidate has figures of them"):
         run_suite(suite, tmp_path)
     assert not list(tmp_path.glob("choices/*"))
 
