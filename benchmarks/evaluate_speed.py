@@ -84,7 +84,8 @@ def count_passes(repeats: int) -> None:
     print("| rows x classes | pass, ms | seven figures | twelve | twelve with intervals, s | x |")
     print("|---|---|---|---|---|---|")
     for rows, classes in SIZES:
-        environment = {**os.environ, "PYTHONPATH": f"{HERE}:{Path(__file__).parent}"}
+        paths = f"{HERE}:{Path(__file__).parent}"
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", PASSES, json.dumps((rows, classes, repeats))]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         best = json.loads(done.stdout.splitlines()[-1])
