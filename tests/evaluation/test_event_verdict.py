@@ -349,3 +349,12 @@ def test_a_class_whose_name_is_a_number_is_called_a_class():
     evaluation = evaluate(two, **FEW)
     assert evaluation.event == "class 1"
     assert "class 1 happens in" in evaluation.verdict.headline
+
+
+def test_a_printed_value_outside_its_interval_has_the_corrected_one_beside_it():
+    p, y = draw_events(1, 400, 0.4)
+    rows = Predictions.from_events(p, y)
+    evaluation = evaluate(rows, metrics=["ece", "brier"], resamples=200)
+    ece, brier = str(evaluation).splitlines()[-2:]
+    assert f"({evaluation['ece'].corrected:.4g} corrected)" in ece
+    assert "corrected" not in brier

@@ -100,7 +100,8 @@ class Evaluation:
             interval = ""
             if figure.low is not None and figure.high is not None:
                 interval = f", {self.level:.0%} interval {figure.low:.4g} to {figure.high:.4g}"
-            lines.append(f"{figure.name}: {figure.value:.4g}{interval}")
+            corrected = "" if figure.corrected is None else f" ({figure.corrected:.4g} corrected)"
+            lines.append(f"{figure.name}: {figure.value:.4g}{corrected}{interval}")
         return "\n".join(lines)
 
     def __getitem__(self, name: str) -> Figure:
