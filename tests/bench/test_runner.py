@@ -65,7 +65,11 @@ def test_a_suite_is_made_and_its_rows_are_in_the_store(made):
 
 
 def test_what_is_done_is_never_repeated(bench):
-    files = {path: path.stat().st_mtime_ns for path in bench.out.rglob("*") if path.is_file()}
+    files = {
+        path: path.stat().st_mtime_ns
+        for path in bench.out.rglob("*")
+        if path.is_file() and path.suffix != ".lock"  # which some versions of filelock touch
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         summary, events = run_again(bench)
@@ -307,8 +311,9 @@ def test_a_killed_suite_goes_on_where_it_stopped(made, tmp_path):
     assert resumed[0] > 1
     assert resumed == list(range(resumed[0], 7))
     assert [epoch for key, epoch in epochs if key == second.key] == [1, 2, 3, 4, 5, 6]
-    took = Store(out / "store").frame().set_index(["key", "metric"])["value"]
-    assert took[first.key, "train_seconds"] > 0.05 * resumed[0]  # what was killed is counted
+    frame = Store(out / "store").frame()
+    own = frame[(frame["key"] == first.key) & (frame["metric"] == "train_seconds")]
+    assert own["value"].item() > 0.05 * resumed[0]  # what was killed is counted
     alone = run_specs(suite.runs[:1], tmp_path / "alone")
     assert alone.done == [first.key]
     frames = [Store(folder / "store").frame() for folder in (out, tmp_path / "alone")]

@@ -217,7 +217,9 @@ def test_foreign_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="damaged"):
         calibrant.load(path)
     save_file({}, path, metadata={KEY: "[1, 2]"})
-    with pytest.raises(InputError, match="JSON object"):
+    with pytest.raises(
+        InputError, match="JSON object|damaged"
+    ):  # old safetensors read no such file
         calibrant.load(path)
     for content in (b"", b"hello", struct.pack("<Q", 1 << 62) + b"{}", b"\x00" * 64):
         path.write_bytes(content)

@@ -644,7 +644,7 @@ def test_the_authors_form_by_loops_over_scalars(form):
             if np.mean([ok for ok, other in zip(right, spread, strict=True) if other <= h]) >= 0.75
         )
     kept = [i for i, h in enumerate(spread) if h <= bound]
-    assert 30 < len(kept) < 270
+    assert 30 < len(kept) < 295
 
     def cost(heat):
         return -sum(math.log(softmax(logits[i], heat)[labels[i]]) for i in kept)

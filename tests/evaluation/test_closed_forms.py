@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 
 import numpy as np
@@ -30,8 +31,10 @@ def test_the_interval_of_a_mean_is_that_of_the_accelerated_bootstrap():
     from scipy.stats import bootstrap
 
     rows = skewed_rows(300)
+    word = "rng" if "rng" in inspect.signature(bootstrap).parameters else "random_state"
+    seed = {word: np.random.default_rng(0)}  # renamed in SciPy 1.15
     found = bootstrap(
-        (rows,), np.mean, n_resamples=40_000, method="BCa", rng=np.random.default_rng(0)
+        (rows,), np.mean, n_resamples=40_000, method="BCa", **seed
     ).confidence_interval
     low, high = mean_interval(rows, 0.95)
     width = high - low

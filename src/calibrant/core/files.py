@@ -89,7 +89,7 @@ def _find_errno(error: Exception) -> int | None:
     """Return the number of an error of the disk, 0 if it has none; None for other errors."""
     if isinstance(error, OSError) and error.errno is not None:
         number = error.errno
-    elif match := re.search(r"\b(?:os error|errno) (\d+)\b", str(error)):
+    elif match := re.search(r"\b(?:os error|errno|Os \{ code:) (\d+)\b", str(error)):
         number = int(match[1])  # safetensors and Arrow raise errors of their own, which say it
     else:
         is_numpy = re.fullmatch(r"\d+ requested and \d+ written", str(error))

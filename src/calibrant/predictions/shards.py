@@ -442,5 +442,8 @@ def _find_positives(
     wanted = str(columns.pos_label)
     flags = [None if value is None else str(value) == wanted for value in column.to_pylist()]
     array = pyarrow.array(flags, type=pyarrow.bool_())
-    batch = batch.set_column(place, pyarrow.field(label, pyarrow.bool_()), array)
+    # RecordBatch.set_column came with pyarrow 16.
+    schema = batch.schema.set(place, pyarrow.field(label, pyarrow.bool_()))
+    arrays = [*batch.columns[:place], array, *batch.columns[place + 1 :]]
+    batch = pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
     return batch, replace(columns, pos_label=None), any(flags)

@@ -52,11 +52,15 @@ def bisect(rows: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
     """Do `search_sorted` by gathers, for exported programs: ONNX has no sorted search."""
     count = rows.shape[1]
     place = torch.zeros_like(x, dtype=torch.int64)
-    for power in reversed(range(count.bit_length())):
-        trial = place + (1 << power)
+    step = 1
+    while 2 * step <= count:
+        step *= 2
+    while step:
+        trial = place + step
         entry = rows.gather(1, (trial - 1).clamp(max=count - 1))
         below = (entry <= x) if right else (entry < x)
         place = torch.where(below & (trial <= count), trial, place)
+        step //= 2
     return place
 
 
