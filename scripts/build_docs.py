@@ -35,10 +35,25 @@ def find_links(text: str) -> list[re.Match[str]]:
     return [match for match in LINK.finditer(blank) if not urlsplit(match[2]).scheme]
 
 
+def list_anchors(text: str) -> set[str]:
+    """Return the places of a Markdown page that a link can lead to: headings, ids, objects."""
+    headings = re.findall(r"^#+ +(.*?) *$", FENCE.sub("", text), flags=re.M)
+    slugs = [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in headings]
+    named = re.findall(r"""(?:\bid="|^::: |\{#)([\w.-]+)""", text, flags=re.M)
+    return {*slugs, *named}
+
+
 def list_missing_targets(page: Path) -> list[str]:
-    """Return the links of a Markdown page to files that do not exist."""
-    text = page.read_text(encoding="utf-8")
-    return [match[2] for match in find_links(text) if not (page.parent / match[2]).exists()]
+    """Return the links of a Markdown page to files, or places of pages, that do not exist."""
+    missing = []
+    for match in find_links(page.read_text(encoding="utf-8")):
+        target, anchor = page.parent / match[2], (match[3] or "#")[1:]
+        lost = not target.exists()
+        if not lost and anchor and target.suffix == ".md":
+            lost = anchor not in list_anchors(target.read_text(encoding="utf-8"))
+        if lost:
+            missing.append(match[2] + (match[3] or ""))
+    return missing
 
 
 class Stage:

@@ -48,7 +48,9 @@ def test_every_link_leads_to_a_file():
     assert missing == {}
 
 
-@pytest.mark.parametrize("text", ["[gone](gone.md)", "[up](../gone/x.py#L3)"])
+@pytest.mark.parametrize(
+    "text", ["[gone](gone.md)", "[up](../gone/x.py#L3)", "[here](page.md#gone) [i](page.md#title)"]
+)
 def test_a_broken_link_is_found(tmp_path, text):
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{text} and `[not](a.link)`\n")
