@@ -262,11 +262,16 @@ def _refuse_one_outcome(held: Predictions) -> None:
     ignored = -1 if held.task == "events" else held.ignore_index
     known = labels if ignored is None else labels[labels != ignored]
     if held.num_options is None and len(known) > 1 and known.min() == known.max():
-        what = f"all {len(known):,} labels are {int(known[0])}"
         if held.task == "events":
             where = "all" if known[0] else "none of"
-            what = f"the event happens in {where} {len(known):,} rows"
-        raise InputError(f"{what}: a calibrator needs rows of both kinds")
+            raise InputError(
+                f"the event happens in {where} {len(known):,} rows: a calibrator needs rows of "
+                "both outcomes"
+            )
+        raise InputError(
+            f"all {len(known):,} labels are {int(known[0])}: a calibrator needs rows of more than "
+            "one class"
+        )
 
 
 def _fit_blend(
