@@ -12,7 +12,7 @@ import pytest
 from calibrant.bench import Store, Suite, run_suite
 from calibrant.bench.run.locks import read_note
 from calibrant.bench.run.worker import Bench
-from calibrant.bench.suite import plugins
+from calibrant.core.plugins import forget_plugins
 from tests.helpers.bench_cases import TINY, tiny
 
 ray = pytest.importorskip("ray")
@@ -43,8 +43,8 @@ def _paths():
 
 def test_workers_have_the_suites_plugins(cluster, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from calibrant import losses\nfrom calibrant.bench import register\n\n\n"
-        "@register.loss\nclass Mine(losses.Brier):\n    name = 'mine'\n"
+        "from calibrant import losses\n\n\n"
+        "@losses.register\nclass Mine(losses.Brier):\n    name = 'mine'\n"
     )
     (tmp_path / "own.yaml").write_text(
         TINY.format(seeds=[0], epochs=1, keep="rows").replace("brier}", "mine}")
@@ -55,7 +55,7 @@ def test_workers_have_the_suites_plugins(cluster, tmp_path):
     try:
         summary = run_suite(suite, tmp_path / "out", on="ray")
     finally:
-        plugins.forget()
+        forget_plugins()
     assert summary.done == [spec.key for spec in suite.runs]
     assert set(Store(tmp_path / "out" / "store").frame()["loss"]) == {"cross_entropy", "mine"}
 
