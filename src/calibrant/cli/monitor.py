@@ -233,14 +233,9 @@ def _append(
     extra = [column] if column else []
     batch_inputs, of_labels, of_groups = inputs.fit_files(file, inputs.labels, groups)
     batch_inputs = replace(batch_inputs, labels=None)
-    if (
-        watched.ledger.plan.task == "events"
-        and batch_inputs.event is None
-        and batch_inputs.score_columns
-    ):
-        batch_inputs = replace(
-            batch_inputs, event=watched.ledger.plan.event
-        )  # one score may lack its outcomes
+    plan = watched.ledger.plan
+    if plan.task == "events" and batch_inputs.event is None and batch_inputs.score_columns:
+        batch_inputs = replace(batch_inputs, event=plan.event)  # outcomes may come later
     if inputs.labels is not None:
         batch_inputs = replace(batch_inputs, label_column=None, drop_unlabelled=False)
     named = ColumnNames(

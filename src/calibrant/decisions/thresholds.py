@@ -492,7 +492,7 @@ def _explain_none(terms: Terms, parts: list[Part], rows: Calibrated) -> str:
     start = f"no threshold can promise {what} with {level} confidence with these {number:,} {unit}"
     if len(parts) > 1:
         start += f" in any of {len(parts)} {'classes' if terms.by == 'class' else 'groups'}"
-    # A thousand times the rows extrapolates from an error that is not told from the bound.
+    # Beyond that, these rows cannot tell whether the error lies below the bound at all.
     hopeful = [
         part.more_rows
         for part in parts
